@@ -1,0 +1,1 @@
+"""Words in, exit status out; the only code that prints."""

@@ -1,0 +1,447 @@
+"""What are the nouns of a sweep?
+
+Frozen values, from what the operator asked for (`SweepSpec`) through what will be done
+(`Plan`, `Cell`, `Step`) to what was seen (`RequestTrace`, `MemorySample`) and what should be
+doubted (`Finding`).
+
+Units live in names: `_ns` is nanoseconds on the monotonic clock, `_s` seconds, `_bytes` bytes.
+`None` means "not known"; zero is a measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+EngineKind = Literal["llamacpp", "vllm", "openai", "fake"]
+Shape = Literal["sustained", "fanout"]
+Switch = Literal["on", "off"]
+Endpoint = Literal["completions", "chat"]
+
+# --------------------------------------------------------------------------- what was asked for
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """One engine as the operator named it: how to launch it, or where it already runs."""
+
+    id: str
+    kind: EngineKind
+    command: tuple[str, ...] = ()
+    """Launcher: the binary, or a wrapper and its arguments. Empty when attached."""
+    model: str | None = None
+    url: str | None = None
+    """Set when somebody else started the server; then nothing is started or stopped."""
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    kv_type: str = "f16"
+    slots: int | None = None
+    """Slots per launch; None means the largest concurrency of the sweep."""
+
+    @property
+    def attached(self) -> bool:
+        """Whether the server belongs to somebody else."""
+        return self.url is not None
+
+
+@dataclass(frozen=True)
+class Slo:
+    """Limits that a good request keeps, in seconds; None does not limit."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+
+@dataclass(frozen=True)
+class WorkloadSpec:
+    """What each request looks like and how requests arrive.
+
+    The prompt of a request is `prefix_tokens` that open every request of a cell alike, then
+    `prompt_tokens` of its own; it answers exactly `output_tokens`.
+    """
+
+    shape: Shape = "sustained"
+    prefix_tokens: int = 256
+    prompt_tokens: int = 64
+    output_tokens: int = 64
+    endpoint: Endpoint | None = None
+    """None lets the engine's kind decide: completions with token ids where it is known."""
+    requests: int | None = None
+    """Measured requests per cell; None means max(20, 4 x concurrency)."""
+    seconds: float | None = None
+    """Measure for this long instead of a number of requests."""
+    warmup: int | None = None
+    """Warm-up requests per request shape; None means one per simultaneous request."""
+    seed: int = 20260101
+    prompts: tuple[Mapping[str, object], ...] = ()
+    """Own traffic, one object a request, used in turn; empty means generated plant traffic."""
+    prompts_sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Deadlines, in seconds. A stream that never ends costs a request, never the sweep."""
+
+    request_s: float = 300.0
+    idle_s: float = 120.0
+    """Longest silence between two token events."""
+    cell_s: float | None = None
+    """None means: derived from the number of requests and `request_s`."""
+    sweep_s: float | None = None
+    start_s: float = 600.0
+    """Longest wait for an engine to become ready."""
+
+
+@dataclass(frozen=True)
+class SweepSpec:
+    """The whole question, before anything was looked at."""
+
+    engines: tuple[EngineSpec, ...]
+    concurrency: tuple[int, ...] = (1, 4, 8, 16)
+    prefix_cache: tuple[Switch, ...] = ("off", "on")
+    speculation: tuple[str, ...] = ("off",)
+    repeats: int = 3
+    context: int | None = None
+    """Tokens per slot; None means prompt plus output, rounded up to 256."""
+    workload: WorkloadSpec = field(default_factory=WorkloadSpec)
+    slo: Slo = field(default_factory=Slo)
+    limits: Limits = field(default_factory=Limits)
+    cooldown_s: float = 1.0
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    strict: bool = False
+
+
+# ------------------------------------------------------------------------- what was established
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """Which weights: read from the file, not from its name."""
+
+    id: str
+    path: str
+    format: str | None = None
+    architecture: str | None = None
+    quantization: str | None = None
+    parameters: int | None = None
+    size_bytes: int | None = None
+    sha256: str | None = None
+    context_length: int | None = None
+    kv_bytes_per_token: float | None = None
+    """Attention cache of one token at the launch's kv_type; None when the file does not say."""
+    reason: str | None = None
+    """Why something above is null."""
+
+
+@dataclass(frozen=True)
+class EngineIdentity:
+    """Which program: established before anything is started, part of every cell's digest."""
+
+    id: str
+    kind: EngineKind
+    version: str | None
+    binary_sha256: str | None
+    argv: tuple[str, ...]
+    """Launch line without what changes between identical launches (port, paths of the run)."""
+    env: tuple[tuple[str, str], ...]
+    attached: bool
+    model: ModelIdentity | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """An engine with its factors set: what one launch runs with."""
+
+    engine: EngineSpec
+    slots: int
+    context_per_slot: int
+    prefix_cache: Switch
+    speculation: str
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+
+
+# ------------------------------------------------------------------------------ what will be done
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement: engine configuration x concurrency x prefix cache x repeat."""
+
+    cell_id: str
+    """Digest of all that determines the cell; see core/plan.py."""
+    config: EngineConfig
+    concurrency: int
+    repeat: int
+    workload: WorkloadSpec
+    requests: int | None
+    """Measured requests; None when the cell is bounded by `workload.seconds`."""
+
+    @property
+    def expected_prefix_share(self) -> float:
+        """Share of a prompt that the cell's requests have in common."""
+        total = self.workload.prefix_tokens + self.workload.prompt_tokens
+        return self.workload.prefix_tokens / total if total else 0.0
+
+
+Role = Literal["warmup", "prime", "lead_in", "measured"]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A run of requests that play one role within a step.
+
+    Phases of one step follow each other without draining: the last lead-in request hands its slot
+    to the first measured one (docs/metrics.md, "steady window").
+    """
+
+    role: Role
+    requests: int | None
+    seconds: float | None = None
+    staggered: bool = False
+    """Output lengths rise from output/N to output, so that slots are handed over one by one."""
+
+
+@dataclass(frozen=True)
+class StartEngine:
+    """Start (or attach to) an engine; the launch is one replicate."""
+
+    config: EngineConfig
+    replicate: int
+    kind: Literal["start"] = "start"
+
+
+@dataclass(frozen=True)
+class StopEngine:
+    """Stop the engine and see its memory return."""
+
+    engine_id: str
+    kind: Literal["stop"] = "stop"
+
+
+@dataclass(frozen=True)
+class ResetCache:
+    """Forget cached prefixes, where the engine can."""
+
+    engine_id: str
+    kind: Literal["reset_cache"] = "reset_cache"
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """Throw-away requests in the shape of the cell; they are recorded, never counted."""
+
+    cell: Cell
+    phases: tuple[Phase, ...]
+    kind: Literal["warmup"] = "warmup"
+
+
+@dataclass(frozen=True)
+class Prime:
+    """Put the cell's shared opening into every slot that the cell will use."""
+
+    cell: Cell
+    phases: tuple[Phase, ...]
+    kind: Literal["prime"] = "prime"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Drive the load and record it."""
+
+    cell: Cell
+    phases: tuple[Phase, ...]
+    kind: Literal["measure"] = "measure"
+
+
+@dataclass(frozen=True)
+class Cooldown:
+    """Leave the box alone."""
+
+    seconds: float
+    kind: Literal["cooldown"] = "cooldown"
+
+
+Step: TypeAlias = StartEngine | StopEngine | ResetCache | Warmup | Prime | Measure | Cooldown
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that will be done, in order."""
+
+    spec: SweepSpec
+    identities: tuple[EngineIdentity, ...]
+    cells: tuple[Cell, ...]
+    steps: tuple[Step, ...]
+    digest: str
+
+
+# ---------------------------------------------------------------------------------- what was seen
+
+ErrorKind = Literal[
+    "connect",  # no connection could be made
+    "reset",  # the connection broke
+    "http_4xx",
+    "http_5xx",
+    "protocol",  # bytes that are not HTTP, not an event stream, not JSON
+    "in_band",  # an error event inside a stream of status 200
+    "no_end",  # the stream closed without its proper end or finish reason
+    "short_output",  # fewer tokens than asked for, without a stop that the plan allows
+    "idle",  # no token for longer than the idle limit
+    "deadline",  # the request's own deadline
+    "cell_deadline",  # the cell ended first
+    "interrupted",  # the operator ended the sweep
+    "engine_died",
+]
+
+TokenSource = Literal["timings", "usage", "token_ids", "chunks"]
+StampSource = Literal["kernel", "monotonic"]
+
+
+@dataclass(frozen=True)
+class RequestTrace:
+    """One request as it happened. All stamps are monotonic nanoseconds.
+
+    `event_ns`, `event_tokens` run in parallel: arrival and number of generated tokens of every
+    event that carried at least one. An event listed in `shared_events` came in the same socket
+    read as the token event before it, so the two share one stamp and the earlier one is late.
+    """
+
+    cell_id: str
+    attempt: str
+    """Which attempt at the cell; a cell that was begun twice has requests of both."""
+    index: int
+    role: Role
+    scheduled_ns: int
+    sent_ns: int | None = None
+    headers_ns: int | None = None
+    first_event_ns: int | None = None
+    event_ns: tuple[int, ...] = ()
+    event_tokens: tuple[int, ...] = ()
+    shared_events: tuple[int, ...] = ()
+    first_answer_event: int | None = None
+    """Index into `event_ns` of the first token event that is not reasoning."""
+    finished_ns: int | None = None
+    error: ErrorKind | None = None
+    error_detail: str | None = None
+    http_status: int | None = None
+    finish_reason: str | None = None
+    expected_tokens: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    """The engine's own final count; None when it gave none."""
+    token_source: TokenSource | None = None
+    stamp_source: StampSource = "kernel"
+    late_stamps: int = 0
+    """Token events stamped by the monotonic clock although kernel stamps were on."""
+    draft_tokens: int | None = None
+    draft_accepted: int | None = None
+    wave: int | None = None
+    retried: bool = False
+    """The kept connection had been closed by the server; sent once more on a fresh one."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the request counts as served."""
+        return self.error is None
+
+    @property
+    def tokens(self) -> int:
+        """Generated tokens seen in the stream."""
+        return sum(self.event_tokens)
+
+    @property
+    def last_token_ns(self) -> int | None:
+        """Arrival of the last token event."""
+        return self.event_ns[-1] if self.event_ns else None
+
+
+@dataclass(frozen=True)
+class MemorySample:
+    """What the probes saw at one moment; see docs/metrics.md for the names of `values`."""
+
+    at_ns: int
+    late_ns: int
+    """How much later than planned the sample was taken."""
+    cell_id: str | None
+    values: Mapping[str, float | int | None]
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """Why a value is null, by its name."""
+
+
+@dataclass(frozen=True)
+class ClientCost:
+    """What measuring cost, for the time of one cell."""
+
+    cpu_s: float | None
+    wall_s: float
+    rss_bytes: int | None
+    loop_lag_s: tuple[float, ...] = ()
+    """Lateness of a periodic timer in the event loop."""
+    clock_step_s: float = 0.0
+    """Largest jump of the wall clock against the monotonic clock while measuring."""
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """What the running engine says of itself, read back after it became ready."""
+
+    slots: int | None = None
+    context_per_slot: int | None = None
+    version: str | None = None
+    model: str | None = None
+    offloaded_layers: int | None = None
+    total_layers: int | None = None
+    speculative: bool | None = None
+    prefix_cache: bool | None = None
+    details: Mapping[str, object] = field(default_factory=dict)
+    """Anything else worth keeping (buffer sizes from the log, the ready line ...)."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One start of an engine, as it happened."""
+
+    engine_id: str
+    replicate: int
+    argv: tuple[str, ...]
+    slots: int
+    prefix_cache: Switch
+    speculation: str
+    ready_s: float | None
+    effective: ServerFacts
+    log: str | None
+
+
+@dataclass(frozen=True)
+class CellRecord:
+    """Everything measured in one cell, as `cells.jsonl` and the raw files keep it."""
+
+    cell: Cell
+    attempt: str
+    started_ns: int
+    finished_ns: int
+    slots: int | None
+    client: ClientCost
+    failure: str | None = None
+    """One sentence when the cell as a whole failed (engine died, deadline); else None."""
+    server_cached_delta: int | None = None
+    """Cached prompt tokens by the engine's own counters, where it has them."""
+
+
+# --------------------------------------------------------------------------- what should be doubted
+
+Severity = Literal["info", "warning", "suspect"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A doubt, as a value. `suspect` makes the cells it names suspect."""
+
+    code: str
+    severity: Severity
+    text: str
+    cells: tuple[str, ...] = ()

@@ -1,0 +1,402 @@
+"""How is a plan carried out?
+
+Step by step, in order; every decision is already in the plan. What can go wrong here belongs to
+somebody: a request that fails is a trace, an engine that dies fails its cell and is started again,
+an engine that cannot be started takes its own cells with it and leaves the others alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from edgeagent.core.model import (
+    Cell,
+    CellRecord,
+    ClientCost,
+    Cooldown,
+    Launch,
+    Limits,
+    Measure,
+    Phase,
+    Plan,
+    RequestTrace,
+    ResetCache,
+    StartEngine,
+    Step,
+    StopEngine,
+    Warmup,
+)
+from edgeagent.errors import EdgeAgentError
+from edgeagent.load.drive import Drive, Halt, Send, Tools
+from edgeagent.load.workload import Prompts, corpus_characters, plant_text
+from edgeagent.ports import Clock, Engine, Server, TraceSink
+
+MAX_RESTARTS = 2
+"""Restarts of an engine that died, per planned launch; a third death ends the launch."""
+
+_LAG_PERIOD_S = 0.05
+
+
+class Line(Protocol):
+    """A client for one server: connections kept open, and the means to send."""
+
+    send: Send
+
+    async def open(self, connections: int) -> None:
+        """Open this many connections before the clock runs."""
+        ...
+
+    @property
+    def clock_step_s(self) -> float:
+        """Largest jump of the wall clock seen since the last call of `forget_clock_step`."""
+        ...
+
+    def forget_clock_step(self) -> None:
+        """Start watching for jumps anew."""
+        ...
+
+
+class Watcher(Protocol):
+    """Whoever wants to know how the run goes: progress, store, sampler."""
+
+    def step_begins(self, step: Step, number: int, of: int) -> None:
+        """A step begins; `number` counts from 1."""
+        ...
+
+    def launched(self, launch: Launch, server: Server) -> None:
+        """An engine is ready."""
+        ...
+
+    def stopped(self) -> None:
+        """The engine has ended."""
+        ...
+
+    def request_ended(self, trace: RequestTrace) -> None:
+        """A request has ended, well or not."""
+        ...
+
+    def cell_ended(self, record: CellRecord) -> None:
+        """A cell has been measured; its traces are all recorded."""
+        ...
+
+    def launch_failed(self, step: StartEngine, error: EdgeAgentError) -> None:
+        """An engine could not be started; the cells of the launch will not be measured."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Something worth a line."""
+        ...
+
+
+@dataclass(frozen=True)
+class World:
+    """What the runner needs from outside."""
+
+    engines: Mapping[str, Engine]
+    connect: Callable[[Server], AbstractAsyncContextManager[Line]]
+    clock: Clock
+    sink: TraceSink
+    watcher: Watcher
+    log_path: Callable[[StartEngine, int], Path]
+    """Where the engine's log goes: for a start, and the how-manyeth try at it."""
+    rss_bytes: Callable[[], int | None]
+
+
+@dataclass
+class _Live:
+    """A launch that is running."""
+
+    step: StartEngine
+    server: Server
+    line: Line
+    prompts: Prompts
+    close: Callable[[], Awaitable[None]]
+    warmup: Warmup | None = None
+    restarts: int = 0
+
+
+@dataclass
+class Runner:
+    """Carries out a plan in `world`. `stop` may be used by a signal handler at any time."""
+
+    plan: Plan
+    world: World
+    stop: Halt = field(default_factory=Halt)
+
+    async def run(self) -> None:
+        """Carry out every step. Engines are stopped on any way out."""
+        live: _Live | None = None
+        skip_launch = False
+        steps = self.plan.steps
+        try:
+            for number, step in enumerate(steps, start=1):
+                if self.stop.reason is not None:
+                    return
+                if isinstance(step, StartEngine):
+                    skip_launch = False
+                elif skip_launch:
+                    continue
+                self.world.watcher.step_begins(step, number, len(steps))
+                live = await self._step(step, live)
+                skip_launch = live is None and not isinstance(step, StopEngine)
+        finally:
+            await self._close(live)
+
+    async def _step(self, step: Step, live: _Live | None) -> _Live | None:
+        if isinstance(step, StartEngine):
+            return await self._start(step, restarts=0)
+        if live is None:
+            return None
+        if isinstance(step, StopEngine):
+            await self._close(live)
+            return None
+        if isinstance(step, Cooldown):
+            await self._pause(step.seconds)
+        elif isinstance(step, ResetCache):
+            await live.server.reset_cache()
+        elif isinstance(step, Measure):
+            await self._measure(step, live)
+        else:
+            if isinstance(step, Warmup):
+                live.warmup = step
+            await self._drive(live, step.cell, f"{step.kind}-{_stamp()}", step.phases, Halt())
+        return await self._revive(live)
+
+    # ------------------------------------------------------------------ engines
+
+    async def _start(self, step: StartEngine, restarts: int) -> _Live | None:
+        config = step.config
+        engine = self.world.engines[config.engine.id]
+        starting = asyncio.ensure_future(
+            engine.start(config, self.world.log_path(step, restarts), self.plan.spec.limits.start_s)
+        )
+        try:
+            server = await self._unless_stopped(starting)
+        except EdgeAgentError as error:
+            await engine.stop()
+            self.world.watcher.launch_failed(step, error)
+            return None
+        if server is None:
+            await engine.stop()
+            return None
+        self.world.watcher.launched(
+            _launch(step, server, self.world.log_path(step, restarts)), server
+        )
+        context = self.world.connect(server)
+        line = await context.__aenter__()
+
+        async def close() -> None:
+            await context.__aexit__(None, None, None)
+            await engine.stop()
+            self.world.watcher.stopped()
+
+        live = _Live(step, server, line, Prompts(None, "", "chat"), close, restarts=restarts)
+        live.prompts = await self._prompts(server, step)
+        return live
+
+    async def _unless_stopped(self, starting: asyncio.Future[Server]) -> Server | None:
+        """The server, or None when the operator stopped the run while it was starting."""
+        stopped = asyncio.ensure_future(self.stop.wait())
+        both: set[asyncio.Future[Any]] = {starting, stopped}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if starting.done():
+            return starting.result()
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return None
+
+    async def _revive(self, live: _Live) -> _Live | None:
+        """`live`, or a fresh launch in its place when the engine has died; None for good."""
+        death = live.server.death()
+        if death is None or self.stop.reason is not None:
+            return live
+        await self._close(live)
+        if live.restarts >= MAX_RESTARTS:
+            self.world.watcher.note(f"{death}; it died {live.restarts + 1} times, giving it up")
+            return None
+        self.world.watcher.note(f"{death}; starting it again")
+        fresh = await self._start(live.step, live.restarts + 1)
+        if fresh is not None and live.warmup is not None:
+            fresh.warmup = live.warmup
+            warmup = live.warmup
+            await self._drive(fresh, warmup.cell, f"warmup-{_stamp()}", warmup.phases, self.stop)
+        return fresh
+
+    async def _close(self, live: _Live | None) -> None:
+        if live is not None:
+            await live.close()
+
+    async def _prompts(self, server: Server, step: StartEngine) -> Prompts:
+        cells = [cell for cell in self.plan.cells if cell.config == step.config]
+        work = cells[0].workload
+        rng = random.Random(work.seed)  # noqa: S311  # because traffic must be repeatable
+        text = plant_text(rng, max(map(corpus_characters, cells)))
+        tokens = await server.tokenize(text)
+        kind = step.config.engine.kind
+        endpoint = work.endpoint or ("chat" if kind == "openai" else "completions")
+        return Prompts(tokens, text, endpoint)
+
+    # --------------------------------------------------------------------- load
+
+    async def _measure(self, step: Measure, live: _Live) -> None:
+        cell = step.cell
+        attempt = _stamp()
+        before = await live.server.counters()
+        halt = Halt()
+        meter = _Meter(self.world, live.line)
+        started_ns = self.world.clock.now_ns()
+        with_lag = asyncio.ensure_future(meter.watch_lag())
+        meter.begin()
+        try:
+            await self._drive(live, cell, attempt, step.phases, halt)
+        finally:
+            cost = meter.end()
+            with_lag.cancel()
+        finished_ns = self.world.clock.now_ns()
+        if self.stop.reason is not None:
+            return  # what was seen is recorded; the cell is not finished
+        death = live.server.death()
+        after = {} if death else await live.server.counters()
+        self.world.watcher.cell_ended(
+            CellRecord(
+                cell=cell,
+                attempt=attempt,
+                started_ns=started_ns,
+                finished_ns=finished_ns,
+                slots=live.server.facts.slots,
+                client=cost,
+                failure=death or halt.detail,
+                server_cached_delta=_delta(before, after, "cached_prompt_tokens"),
+            )
+        )
+
+    async def _drive(
+        self, live: _Live, cell: Cell, attempt: str, phases: tuple[Phase, ...], halt: Halt
+    ) -> None:
+        """Send the phases' requests; `halt`, the run's stop, a death and deadlines end them."""
+        await live.line.open(min(cell.concurrency, _wanted(phases)))
+        tools = Tools(
+            clock=self.world.clock,
+            build=lambda job: live.server.request(live.prompts.ask(job)),
+            send=live.line.send,
+            record=self._record,
+        )
+        guard = asyncio.ensure_future(self._guard(live, cell, phases, halt))
+        try:
+            await Drive(cell, attempt, phases, tools, halt).run()
+        finally:
+            guard.cancel()
+            await asyncio.gather(guard, return_exceptions=True)
+
+    def _record(self, trace: RequestTrace) -> None:
+        self.world.sink.append_request(trace)
+        self.world.watcher.request_ended(trace)
+
+    async def _guard(self, live: _Live, cell: Cell, phases: tuple[Phase, ...], halt: Halt) -> None:
+        """Ends the load when the run is stopped, the engine has died, or the cell is overdue."""
+        deadline_s = cell_deadline_s(self.plan.spec.limits, cell, phases)
+        end_ns = self.world.clock.now_ns() + round(deadline_s * 1e9)
+        while True:
+            if self.stop.reason is not None:
+                halt.now(self.stop.reason, self.stop.detail or "the sweep was stopped")
+            elif (death := live.server.death()) is not None:
+                # Let broken connections speak first: they carry what each request had seen.
+                await self.world.clock.sleep(0.2)
+                halt.now("engine_died", death)
+            elif self.world.clock.now_ns() >= end_ns:
+                halt.now("cell_deadline", f"the cell was not done after {deadline_s:.0f} s")
+            stop = asyncio.ensure_future(self.stop.wait())
+            await asyncio.wait({stop}, timeout=0.25)
+            stop.cancel()
+            if halt.reason is not None:
+                return
+
+    async def _pause(self, seconds: float) -> None:
+        stop = asyncio.ensure_future(self.stop.wait())
+        pause = asyncio.ensure_future(self.world.clock.sleep(seconds))
+        await asyncio.wait({stop, pause}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        pause.cancel()
+        await asyncio.gather(stop, pause, return_exceptions=True)
+
+
+def cell_deadline_s(limits: Limits, cell: Cell, phases: tuple[Phase, ...]) -> float:
+    """How long a step's load may take: as configured, else every round at the request limit."""
+    if limits.cell_s is not None:
+        return limits.cell_s
+    rounds = math.ceil(_wanted(phases) / cell.concurrency)
+    seconds = sum(phase.seconds or 0.0 for phase in phases)
+    return seconds + (rounds + 1) * limits.request_s
+
+
+def _wanted(phases: tuple[Phase, ...]) -> int:
+    """Requests of all phases together; a phase bounded by seconds counts as one round."""
+    return sum(phase.requests or 1 for phase in phases)
+
+
+def _launch(step: StartEngine, server: Server, log: Path) -> Launch:
+    config = step.config
+    return Launch(
+        engine_id=config.engine.id,
+        replicate=step.replicate,
+        argv=server.argv,
+        slots=config.slots,
+        prefix_cache=config.prefix_cache,
+        speculation=config.speculation,
+        ready_s=server.ready_s,
+        effective=server.facts,
+        log=None if config.engine.attached else log.name,
+    )
+
+
+def _delta(before: Mapping[str, float], after: Mapping[str, float], name: str) -> int | None:
+    """Growth of a counter; None where it is missing or has started anew."""
+    if name not in before or name not in after or after[name] < before[name]:
+        return None
+    return round(after[name] - before[name])
+
+
+def _stamp() -> str:
+    """A name for an attempt that no other attempt of this run has."""
+    return f"{time.time_ns():x}"
+
+
+class _Meter:
+    """What measuring costs: our own processor time and the event loop's lateness."""
+
+    def __init__(self, world: World, line: Line) -> None:
+        self._world = world
+        self._line = line
+        self._lags: list[float] = []
+        self._cpu_s = 0.0
+        self._wall_ns = 0
+
+    def begin(self) -> None:
+        self._line.forget_clock_step()
+        self._cpu_s = time.process_time()
+        self._wall_ns = self._world.clock.now_ns()
+
+    def end(self) -> ClientCost:
+        return ClientCost(
+            cpu_s=time.process_time() - self._cpu_s,
+            wall_s=(self._world.clock.now_ns() - self._wall_ns) / 1e9,
+            rss_bytes=self._world.rss_bytes(),
+            loop_lag_s=tuple(self._lags),
+            clock_step_s=self._line.clock_step_s,
+        )
+
+    async def watch_lag(self) -> None:
+        clock = self._world.clock
+        while True:
+            due_ns = clock.now_ns() + round(_LAG_PERIOD_S * 1e9)
+            await clock.sleep(_LAG_PERIOD_S)
+            self._lags.append(max(0, clock.now_ns() - due_ns) / 1e9)
