@@ -1,0 +1,5 @@
+"""`python -m edgeagent` is the `edgeagent` command."""
+
+from edgeagent.cli.main import entry
+
+entry()

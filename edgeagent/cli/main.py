@@ -1,0 +1,69 @@
+"""Which command was asked for, and what is its exit status?
+
+The only place that catches `EdgeAgentError`. Anything else is our bug and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from edgeagent import __version__
+from edgeagent.errors import EdgeAgentError
+
+_DESCRIPTION = """\
+Measure local LLM servers on this box the way an agent with sub-agents uses them:
+throughput, time to first token and memory per simultaneous request.
+"""
+
+_EPILOG = """\
+exit status:
+  0 done, every cell ok            69 a server cannot be reached
+  1 done, a cell failed or is      75 busy, try again
+    suspect; verify found a fault  78 the configuration file is wrong
+  2 what was given is wrong       130 interrupted, 143 terminated
+  3 no engine could be started        (what was measured is kept, --resume goes on)
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    # Imported here, not above: each command brings only the names of its options.
+    from edgeagent.cli import records, sweep
+
+    top = argparse.ArgumentParser(
+        prog="edgeagent",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"edgeagent {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    sweep.add_to(commands)
+    records.add_to(commands)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    options = parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except EdgeAgentError as error:
+        print(f"edgeagent: {error}", file=sys.stderr)  # noqa: T201  # because this is the door
+        return error.exit_status
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): nobody is left to tell.
+        sys.stderr.close()
+        return 1
+    return status
+
+
+def entry() -> None:
+    """Console script."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    entry()

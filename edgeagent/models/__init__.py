@@ -1,0 +1,1 @@
+"""A model's facts, read from its file; and its hash."""

