@@ -25,7 +25,7 @@ class Halt:
     """Why and that the load must end now. The first reason stays."""
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self._fired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.reason: ErrorKind | None = None
         self.detail: str | None = None
 
@@ -34,11 +34,11 @@ class Halt:
         if self.reason is None:
             self.reason = reason
             self.detail = detail
-            self._event.set()
+            self._fired.set_result(None)
 
-    async def wait(self) -> None:
-        """Return once the load must end."""
-        await self._event.wait()
+    def future(self) -> asyncio.Future[None]:
+        """Done once the load must end; wait for it together with something else."""
+        return self._fired
 
 
 class Send(Protocol):

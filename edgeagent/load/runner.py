@@ -204,10 +204,8 @@ class Runner:
 
     async def _unless_stopped(self, starting: asyncio.Future[Server]) -> Server | None:
         """The server, or None when the operator stopped the run while it was starting."""
-        stopped = asyncio.ensure_future(self.stop.wait())
-        both: set[asyncio.Future[Any]] = {starting, stopped}
+        both: set[asyncio.Future[Any]] = {starting, self.stop.future()}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
         if starting.done():
             return starting.result()
         starting.cancel()
@@ -314,19 +312,15 @@ class Runner:
                 halt.now("engine_died", death)
             elif self.world.clock.now_ns() >= end_ns:
                 halt.now("cell_deadline", f"the cell was not done after {deadline_s:.0f} s")
-            stop = asyncio.ensure_future(self.stop.wait())
-            await asyncio.wait({stop}, timeout=0.25)
-            stop.cancel()
+            await asyncio.wait({self.stop.future()}, timeout=0.25)
             if halt.reason is not None:
                 return
 
     async def _pause(self, seconds: float) -> None:
-        stop = asyncio.ensure_future(self.stop.wait())
         pause = asyncio.ensure_future(self.world.clock.sleep(seconds))
-        await asyncio.wait({stop, pause}, return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
+        await asyncio.wait({pause, self.stop.future()}, return_when=asyncio.FIRST_COMPLETED)
         pause.cancel()
-        await asyncio.gather(stop, pause, return_exceptions=True)
+        await asyncio.gather(pause, return_exceptions=True)
 
 
 def cell_deadline_s(limits: Limits, cell: Cell, phases: tuple[Phase, ...]) -> float:

@@ -1,0 +1,1 @@
+"""Load: drive requests and see, to the microsecond, what comes back."""

@@ -1,0 +1,129 @@
+"""How is the box watched beside the load, without the watching getting in the way?
+
+One thread reads every probe at a fixed rate and hands each sample on. Its schedule is absolute:
+sample k is due at start + k / rate. A sample that comes late says by how much, and moments that
+were missed altogether are skipped, never made up for in a burst.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from edgeagent.core.model import MemorySample
+from edgeagent.errors import EdgeAgentError
+from edgeagent.ports import Clock, Probe
+
+NS_PER_S = 1_000_000_000
+
+DEFAULT_HZ = 4.0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Moments at a fixed distance, from `start_ns` on."""
+
+    start_ns: int
+    period_ns: int
+
+    def lateness_ns(self, now_ns: int, due_ns: int) -> int:
+        """Return how long ago `due_ns` was; 0 when it is still to come."""
+        return max(0, now_ns - due_ns)
+
+    def next_due_ns(self, now_ns: int) -> int:
+        """Return the first moment of the schedule after now."""
+        passed = (now_ns - self.start_ns) // self.period_ns
+        return self.start_ns + (passed + 1) * self.period_ns
+
+
+class Sampler:
+    """Reads `probes` at `hz` from `start` until `stop` and gives each sample to `sink`.
+
+    `pids` tells the engine's process tree at the moment of asking; `cell_id` may be set by the
+    caller at any time and marks the samples taken from then on.
+    """
+
+    def __init__(
+        self,
+        probes: Sequence[Probe],
+        clock: Clock,
+        sink: Callable[[MemorySample], None],
+        pids: Callable[[], Sequence[int]] = tuple,
+        hz: float = DEFAULT_HZ,
+    ) -> None:
+        self.cell_id: str | None = None
+        self.latest: MemorySample | None = None
+        """The last sample with every reason in it; None before the first."""
+        self.failure: EdgeAgentError | None = None
+        """Why samples are no longer kept: the sink could not take one. None while all is well."""
+        self._probes = tuple(probes)
+        self._clock = clock
+        self._sink = sink
+        self._pids = pids
+        self._period_ns = round(NS_PER_S / hz)
+        self._told: Mapping[str, str] | None = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to sample; the first sample is due at once."""
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Return when the thread has ended and the probes are closed; safe to call twice."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            for probe in self._probes:
+                probe.close()
+
+    def take(self, due_ns: int) -> None:
+        """Take the sample that was due at `due_ns` and hand it on."""
+        now_ns = self._clock.now_ns()
+        cell_id = self.cell_id
+        values, absent = self._read_all()
+        sample = MemorySample(now_ns, max(0, now_ns - due_ns), cell_id, values, absent)
+        self.latest = sample
+        news = absent if absent != self._told else {}
+        self._told = absent
+        self._keep(MemorySample(now_ns, sample.late_ns, cell_id, values, news))
+
+    def _keep(self, sample: MemorySample) -> None:
+        if self.failure is not None:
+            return
+        try:
+            self._sink(sample)
+        except EdgeAgentError as error:
+            self.failure = error
+
+    def _run(self) -> None:
+        schedule = Schedule(self._clock.now_ns(), self._period_ns)
+        due_ns = schedule.start_ns
+        while not self._ended.is_set():
+            self.take(due_ns)
+            due_ns = schedule.next_due_ns(self._clock.now_ns())
+            self._ended.wait(max(0, due_ns - self._clock.now_ns()) / NS_PER_S)
+
+    def _read_all(self) -> tuple[dict[str, float | int | None], dict[str, str]]:
+        values: dict[str, float | int | None] = {}
+        absent: dict[str, str] = {}
+        pids = self._living()
+        for probe in self._probes:
+            try:
+                read, reasons = probe.read(pids)
+            except Exception as error:  # noqa: BLE001  # because a bug in one probe may cost its values, not the samples
+                values[probe.name] = None
+                absent[probe.name] = f"{type(error).__name__}: {error}"
+                continue
+            values.update(read)
+            absent.update(reasons)
+        return values, absent
+
+    def _living(self) -> Sequence[int]:
+        try:
+            return self._pids()
+        except Exception:  # noqa: BLE001  # because an engine that goes away while asked has no processes
+            return ()

@@ -1,0 +1,1 @@
+"""How do people get to see a run, while it goes on and afterwards?"""

@@ -1,0 +1,1 @@
+"""Store: what a run leaves on disk, written so that a power cut loses one line at most."""
