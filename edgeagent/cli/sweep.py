@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from edgeagent.errors import UsageError
 
 if TYPE_CHECKING:
-    from edgeagent.app import Outcome, View
+    from edgeagent.app import Outcome
+    from edgeagent.watching import View
 
 _EXAMPLES = """\
 examples:
@@ -53,14 +54,34 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 def _engine_options(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--engine", action="append", default=[], metavar="KIND",
-        help="llamacpp, vllm, openai, or the name of an engine in the plan; repeatable")
-    add("--binary", action="append", default=[], metavar="[KIND=]PATH",
-        help="the engine's program (default: llama-server from PATH)")
-    add("--model", action="append", default=[], metavar="[KIND=]PATH",
-        help="GGUF file for llamacpp, model folder for vllm")
-    add("--engine-arg", action="append", default=[], metavar="KIND=ARG",
-        help="hand one more argument to the engine, e.g. llamacpp=--threads=4; repeatable")
+    add(
+        "--engine",
+        action="append",
+        default=[],
+        metavar="KIND",
+        help="llamacpp, vllm, openai, or the name of an engine in the plan; repeatable",
+    )
+    add(
+        "--binary",
+        action="append",
+        default=[],
+        metavar="[KIND=]PATH",
+        help="the engine's program (default: llama-server from PATH)",
+    )
+    add(
+        "--model",
+        action="append",
+        default=[],
+        metavar="[KIND=]PATH",
+        help="GGUF file for llamacpp, model folder for vllm",
+    )
+    add(
+        "--engine-arg",
+        action="append",
+        default=[],
+        metavar="KIND=ARG",
+        help="hand one more argument to the engine, e.g. llamacpp=--threads=4; repeatable",
+    )
     add("--kv-type", metavar="TYPE", help="type of the key-value cache (default f16)")
     add("--slots", type=int, metavar="N", help="slots per launch (default: largest concurrency)")
     add("--device", choices=["auto", "cpu", "gpu"], help="where the model must run")
@@ -74,8 +95,11 @@ def _engine_options(group: argparse._ArgumentGroup) -> None:
 def _load_options(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--concurrency", metavar="1,4,8,16", help="levels of simultaneous requests")
-    add("--shape", choices=["sustained", "fanout"],
-        help="N always in flight (default), or waves of N that start together")
+    add(
+        "--shape",
+        choices=["sustained", "fanout"],
+        help="N always in flight (default), or waves of N that start together",
+    )
     add("--prefix-cache", choices=["on", "off", "both"], help="prefix reuse (default both)")
     add("--prefix-tokens", type=int, metavar="N", help="shared opening of every prompt (256)")
     add("--prompt-tokens", type=int, metavar="N", help="each prompt's own part (64)")
@@ -83,8 +107,12 @@ def _load_options(group: argparse._ArgumentGroup) -> None:
     add("--prompts", metavar="FILE.jsonl", help="own traffic instead of generated prompts")
     add("--chat", action="store_true", default=None, help="use the chat endpoint")
     add("--context", type=int, metavar="N", help="tokens per slot (default: what a request needs)")
-    add("--requests", type=int, metavar="N",
-        help="requests per cell (default: 20, or 4 per simultaneous request)")
+    add(
+        "--requests",
+        type=int,
+        metavar="N",
+        help="requests per cell (default: 20, or 4 per simultaneous request)",
+    )
     add("--seconds", type=float, metavar="S", help="measure each cell for S seconds instead")
     add("--repeats", type=int, metavar="N", help="repeats, each on a fresh engine start (3)")
     add("--warmup", type=int, metavar="N", help="warm-up requests per engine start")

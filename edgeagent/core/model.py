@@ -428,6 +428,7 @@ class CellRecord:
     client: ClientCost
     failure: str | None = None
     """One sentence when the cell as a whole failed (engine died, deadline); else None."""
+    failure_kind: ErrorKind | None = None
     server_cached_delta: int | None = None
     """Cached prompt tokens by the engine's own counters, where it has them."""
 

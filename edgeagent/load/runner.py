@@ -48,7 +48,10 @@ _LAG_PERIOD_S = 0.05
 class Line(Protocol):
     """A client for one server: connections kept open, and the means to send."""
 
-    send: Send
+    @property
+    def send(self) -> Send:
+        """Send one request and follow it to its end."""
+        ...
 
     async def open(self, connections: int) -> None:
         """Open this many connections before the clock runs."""
@@ -273,6 +276,7 @@ class Runner:
                 slots=live.server.facts.slots,
                 client=cost,
                 failure=death or halt.detail,
+                failure_kind="engine_died" if death else halt.reason,
                 server_cached_delta=_delta(before, after, "cached_prompt_tokens"),
             )
         )

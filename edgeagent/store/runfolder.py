@@ -19,15 +19,18 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from edgeagent.core.model import MemorySample, RequestTrace
 from edgeagent.errors import BusyError, UsageError
 from edgeagent.store.journal import Index, Journal, key, whole_lines, write_failed
 from edgeagent.store.records import RecordError, sample_from, sample_line, trace_from, trace_line
+
+T = TypeVar("T")
 
 REQUESTS = "requests.jsonl"
 SAMPLES = "memory.jsonl"
@@ -78,27 +81,24 @@ class RunReader:
     def traces(self, cell_id: str, attempt: str) -> Iterator[RequestTrace]:
         """Yield the requests of one attempt at a cell, in the order in which they ended."""
         wanted = key(_json(cell_id), _json(attempt))
-        for record in self._records(REQUESTS, self._requests.lines(wanted)):
-            yield trace_from(record)
+        yield from self._parsed(REQUESTS, self._requests.lines(wanted), trace_from)
 
     def samples(
         self, cell_id: str | None, from_ns: int | None = None, to_ns: int | None = None
     ) -> Iterator[MemorySample]:
         """Yield the samples taken in a cell (None: outside of any), both ends included."""
         low = from_ns if from_ns is not None else 0
-        for record in self._records(SAMPLES, self._samples.lines(key(_json(cell_id)))):
-            sample = sample_from(record)
+        lines = self._samples.lines(key(_json(cell_id)))
+        for sample in self._parsed(SAMPLES, lines, sample_from):
             if low <= sample.at_ns and (to_ns is None or sample.at_ns <= to_ns):
                 yield sample
 
     def cells(self) -> tuple[Mapping[str, object], ...]:
         """Return the finished cells; of two lines for one cell, the later."""
         kept: dict[object, Mapping[str, object]] = {}
-        for line in whole_lines(self.path / CELLS):
-            document = self._cell(line)
-            if document is not None:
-                kept.pop(document["cell_id"], None)
-                kept[document["cell_id"]] = document
+        for document in self._parsed(CELLS, whole_lines(self.path / CELLS), _cell_from):
+            kept.pop(document["cell_id"], None)
+            kept[document["cell_id"]] = document
         return tuple(kept.values())
 
     def hashes(self, names: Iterable[str]) -> dict[str, str]:
@@ -109,8 +109,10 @@ class RunReader:
                 found[name] = _sha256(self.path / name)
         return found
 
-    def _records(self, name: str, lines: Iterable[bytes]) -> Iterator[object]:
-        """Yield the value of each line, and tell a changed line from a torn one."""
+    def _parsed(
+        self, name: str, lines: Iterable[bytes], parse: Callable[[object], T]
+    ) -> Iterator[T]:
+        """Yield each line's record. A torn line is counted; one that was changed is refused."""
         for line in lines:
             try:
                 value: object = json.loads(line)
@@ -118,9 +120,21 @@ class RunReader:
                 self.torn_lines += 1
                 continue
             try:
-                yield value
+                record = parse(value)
             except RecordError as error:
-                raise
+                raise UsageError(
+                    f"{self.path / name} has a line that is no record of this version ({error}): "
+                    "it was edited, or written by a newer edgeagent"
+                ) from error
+            yield record
+
+
+def _cell_from(value: object) -> Mapping[str, object]:
+    """Return the document of a finished cell. Raises RecordError."""
+    if not isinstance(value, dict) or not isinstance(value.get("cell_id"), str):
+        raise RecordError("a cell has a cell_id")
+    return value
+
 
 class RunFolder(RunReader):
     """A run that is being written. One writer per folder: the others get BusyError.
@@ -179,8 +193,11 @@ class RunFolder(RunReader):
         self._sample_journal.append(sample_line(sample))
 
     def append_cell(self, document: Mapping[str, object]) -> None:
-        """Keep a finished cell, which has a `cell_id`; on the disk, with its raw records, on return."""
-        line = json.dumps(document, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+        """Keep a finished cell by its `cell_id`; when this returns it has reached the disk.
+
+        Its raw records have then, too. Raises EdgeAgentError when they cannot be written.
+        """
+        line = _compact(document)
         self._request_journal.sync()
         self._sample_journal.sync()
         self._cell_journal.append(line)
@@ -188,11 +205,11 @@ class RunFolder(RunReader):
 
     def drop_cells(self, cell_ids: Collection[str]) -> None:
         """Take cells out of `cells.jsonl`; their lines are kept in `cells-invalidated.jsonl`."""
-        dropped, kept = [], []
-        for line in whole_lines(self.path / CELLS):
-            document = self._cell(line)
-            if document is not None:
-                (dropped if document["cell_id"] in cell_ids else kept).append(line)
+        dropped: list[str] = []
+        kept: list[str] = []
+        for document in self._parsed(CELLS, whole_lines(self.path / CELLS), _cell_from):
+            lines = dropped if document["cell_id"] in cell_ids else kept
+            lines.append(_compact(document))
         if not dropped:
             return
         graveyard = self._open_journal(INVALIDATED)
@@ -204,7 +221,7 @@ class RunFolder(RunReader):
             graveyard.close()
         self._cell_journal.close()
         try:
-            self._replace(CELLS, b"".join(kept))
+            self._replace(CELLS, "".join(f"{line}\n" for line in kept).encode("ascii"))
         finally:
             self._cell_journal = self._open_journal(CELLS)
 
@@ -255,7 +272,7 @@ class RunFolder(RunReader):
             raise write_failed(path, error) from error
 
 
-# --------------------------------------------------------------------------------- making and locking
+# ------------------------------------------------------------------------------ making and locking
 
 
 def _fresh_name() -> str:
@@ -343,6 +360,10 @@ def _sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _compact(document: Mapping[str, object]) -> str:
+    return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
 
 def _json(value: str | None) -> bytes:

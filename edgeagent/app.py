@@ -1,0 +1,401 @@
+"""The whole agent on one screen: build the parts, let the data flow.
+
+    request ─ assemble ─▶ plan ─ Runner ─▶ records in the run folder ─ conclude ─▶ result.json
+
+`sweep` carries a request along that arrow, `preview` stops before anything is started, `verify`
+walks the last stretch again from the files alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import resource
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from edgeagent import __version__, archive
+from edgeagent.archive import ENVIRONMENT_SCHEMA, Environment
+from edgeagent.assembly import Parts, assemble
+from edgeagent.clock import SystemClock
+from edgeagent.config import Access, SweepRequest
+from edgeagent.core import estimate, result
+from edgeagent.core.model import Plan, StartEngine
+from edgeagent.core.plan import label, remaining
+from edgeagent.core.result import CellResult, RunFacts, RunStatus
+from edgeagent.errors import EdgeAgentError, EngineError
+from edgeagent.load.drive import Halt
+from edgeagent.load.runner import Line, Runner, World
+from edgeagent.load.stream import LoadClient
+from edgeagent.ports import Server
+from edgeagent.probes import box, host
+from edgeagent.probes.sampler import Sampler
+from edgeagent.store.runfolder import RunFolder, RunReader
+from edgeagent.watching import View, Watching
+
+MEMORY_MARGIN_BYTES = 256 << 20
+"""Left to the box beyond what arithmetic expects of an engine."""
+
+_INTERRUPTED = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A sweep to run: a new one, or what is missing of an old one."""
+
+    request: SweepRequest
+    out: Path | None = None
+    resume: Path | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a sweep ended."""
+
+    document: dict[str, Any]
+    folder: Path
+    exit_status: int
+    message: str | None = None
+
+
+def resume(path: Path) -> Job:
+    """The job that goes on with a run folder. Raises UsageError."""
+    return Job(archive.recall_request(RunReader(path)), resume=path)
+
+
+# ---------------------------------------------------------------------------------- the arrow
+
+
+async def sweep(job: Job, view: View) -> Outcome:
+    """Measure, keep, conclude. Raises EdgeAgentError when nothing could be measured at all."""
+    parts = await assemble(job.request)
+    _preflight(parts)
+    with _opened(job) as folder:
+        cells = _already_measured(folder, parts.plan) if job.resume else []
+        environment = _environment(folder, parts, resumed=job.resume is not None)
+        archive.write_plan(folder, parts.request, parts.plan)
+        archive.write_environment(folder, environment)
+        interrupted = await _run(parts, folder, environment, cells, view)
+        return _conclude(folder, parts.plan, interrupted)
+
+
+async def _run(
+    parts: Parts,
+    folder: RunFolder,
+    environment: Environment,
+    cells: list[CellResult],
+    view: View,
+) -> _Ending:
+    """Carry the plan out; everything seen is in the folder when this returns."""
+    clock = SystemClock()
+    sampler = Sampler([host.HostProbe()], clock, folder.append_sample, lambda: _pids(watching))
+    watching = Watching(
+        plan=parts.plan,
+        folder=folder,
+        sampler=sampler,
+        view=view,
+        speeds=_speeds(parts),
+        environment=environment,
+        results=cells,
+    )
+    plan = remaining(parts.plan, {found.cell.cell_id for found in cells})
+    stop = Halt()
+    runner = Runner(plan, _world(parts, folder, watching, clock), stop)
+    sampler.start()
+    try:
+        with _signals(stop) as received:
+            await _within(runner, parts.plan.spec.limits.sweep_s)
+    finally:
+        await asyncio.get_running_loop().run_in_executor(None, sampler.stop)
+        view.close()
+    return _Ending(received[0] if received else None, stop.detail, watching.failed_starts)
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """Why a run ended before its plan, if it did, and which starts failed."""
+
+    signal: signal.Signals | None
+    detail: str | None
+    failed_starts: list[EdgeAgentError]
+
+
+def _world(parts: Parts, folder: RunFolder, watching: Watching, clock: SystemClock) -> World:
+    access = parts.request.access
+    limits = parts.plan.spec.limits
+    attached = {spec.url: spec.id for spec in parts.plan.spec.engines if spec.url}
+
+    @asynccontextmanager
+    async def connect(server: Server) -> AsyncIterator[Line]:
+        own = access.get(attached.get(server.url, ""), Access())
+        async with LoadClient(
+            server.url,
+            clock,
+            limits,
+            access=(own.api_key(), own.cacert),
+            on_tokens=watching.tokens,
+        ) as client:
+            yield client
+
+    return World(
+        engines=parts.engines,
+        connect=connect,
+        clock=clock,
+        sink=folder,
+        watcher=watching,
+        log_path=lambda step, restarts: _log_path(folder.path, step, restarts),
+        rss_bytes=_rss_bytes,
+    )
+
+
+async def _within(runner: Runner, seconds: float | None) -> None:
+    """Run; when the sweep's own time is over it is stopped like by an operator."""
+    running = asyncio.ensure_future(runner.run())
+    try:
+        done, _ = await asyncio.wait({running}, timeout=seconds)
+        if not done:
+            runner.stop.now("cell_deadline", f"the sweep's {seconds:g} s were over")
+        await running
+    finally:
+        if not running.done():
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+@contextmanager
+def _signals(stop: Halt) -> Iterator[list[signal.Signals]]:
+    """The first signal ends the run in order; a second one at once."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    received: list[signal.Signals] = []
+
+    def on(name: signal.Signals) -> None:
+        received.append(name)
+        if len(received) == 1:
+            stop.now("interrupted", f"{name.name} was received")
+        elif task is not None:
+            task.cancel()
+
+    for name in _INTERRUPTED:
+        loop.add_signal_handler(name, on, name)
+    try:
+        yield received
+    except asyncio.CancelledError:
+        if not received:
+            raise
+    finally:
+        for name in _INTERRUPTED:
+            loop.remove_signal_handler(name)
+
+
+def _conclude(folder: RunFolder, plan: Plan, ending: _Ending) -> Outcome:
+    """Build the result from the files, keep it, and choose the exit status."""
+    run = archive.recall(folder)
+    status = archive.status_of_run(plan, run.cells)
+    facts = RunFacts(
+        run_id=run.environment.run_id,
+        status=status,
+        started_at=run.environment.started_at,
+        finished_at=_now(),
+        agent=run.environment.agent,
+        host=run.environment.host,
+        files=archive.file_hashes(folder),
+        findings=run.environment.findings,
+    )
+    found = result.build(facts, run.plan, run.environment.launches, run.cells)
+    document = result.plain(found)
+    folder.write_document(archive.RESULT, document)
+    exit_status, message = _exit(run.cells, status, ending, folder.path)
+    return Outcome(document, folder.path, exit_status, message)
+
+
+def _exit(
+    cells: tuple[CellResult, ...], status: RunStatus, ending: _Ending, path: Path
+) -> tuple[int, str | None]:
+    """Exit status and last sentence; the contract's table."""
+    go_on = f"go on with: edgeagent sweep --resume {path}"
+    if ending.signal is not None:
+        return _INTERRUPTED[ending.signal], f"interrupted; what was measured is kept, {go_on}"
+    if ending.failed_starts and not any(found.status != "failed" for found in cells):
+        error = ending.failed_starts[-1]
+        return error.exit_status, str(error)
+    if ending.detail is not None:
+        return 1, f"{ending.detail}; what was measured is kept, {go_on}"
+    if status == "complete" and all(found.status == "ok" for found in cells):
+        return 0, None
+    missing = f"; {go_on}" if status != "complete" else ""
+    return 1, f"some cells failed or are suspect, see the findings{missing}"
+
+
+# ------------------------------------------------------------------------ before anything runs
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a sweep would do."""
+
+    parts: Parts
+
+    def document(self) -> dict[str, Any]:
+        """The plan, expected memory and expected time as JSON values."""
+        low, high = self._seconds()
+        return {
+            "cells": [
+                {"cell_id": cell.cell_id, "label": label(cell), "requests": cell.requests}
+                for cell in self.parts.plan.cells
+            ],
+            "steps": len(self.parts.plan.steps),
+            "memory": [
+                {
+                    "engine": config.engine.id,
+                    "slots": config.slots,
+                    "context_per_slot": config.context_per_slot,
+                    "prefix_cache": config.prefix_cache,
+                    "weights_bytes": found.weights_bytes,
+                    "kv_bytes": found.kv_bytes,
+                    "output_bytes": found.output_bytes,
+                    "total_bytes": found.total_bytes,
+                }
+                for config, found in self.parts.memory.items()
+            ],
+            "expected_s": {"low": low, "high": high},
+        }
+
+    def _seconds(self) -> tuple[float, float]:
+        plan, speeds = self.parts.plan, _speeds(self.parts)
+        seconds = sum(estimate.cell_s(cell, speeds) for cell in plan.cells)
+        seconds += estimate.launches_s(plan.cells, speeds, plan.spec.cooldown_s)
+        return seconds * estimate.LOW, seconds * estimate.HIGH
+
+    def text(self) -> str:
+        """The same for people."""
+        from edgeagent.report.preview import text
+
+        return text(self.document(), self.parts.plan)
+
+
+async def preview(job: Job) -> Preview:
+    """Look at everything and start nothing. Raises EdgeAgentError as `sweep` would."""
+    return Preview(await assemble(job.request))
+
+
+def _preflight(parts: Parts) -> None:
+    """Raises EngineError when an engine would not fit: the kernel would end it, or the box.
+
+    llama.cpp fills its whole cache at start and Linux promises more memory than there is, so a
+    cache that is too large is not refused but killed half way.
+    """
+    available = box.available_bytes()
+    for config, expected in parts.memory.items():
+        needed = expected.total_bytes + MEMORY_MARGIN_BYTES
+        on_gpu = config.device == "gpu"
+        if available is not None and needed > available and not on_gpu:
+            raise EngineError(
+                f"{config.engine.id} with {config.slots} slots of {config.context_per_slot} tokens "
+                f"needs about {needed / 2**30:.1f} GiB and {available / 2**30:.1f} GiB are "
+                "available: use fewer --slots, a smaller --context or a smaller --kv-type"
+            )
+
+
+# --------------------------------------------------------------------------------- the folder
+
+
+@contextmanager
+def _opened(job: Job) -> Iterator[RunFolder]:
+    folder = RunFolder.resume(job.resume) if job.resume else RunFolder.create(job.out)
+    try:
+        yield folder
+    finally:
+        folder.close()
+
+
+def _already_measured(folder: RunFolder, plan: Plan) -> list[CellResult]:
+    """Cells that count; others (failed, or of another binary, model or plan) are put aside."""
+    planned = {cell.cell_id for cell in plan.cells}
+    folder.drop_cells(
+        {
+            str(line["cell_id"])
+            for line in folder.cells()
+            if line["cell_id"] not in planned or line.get("status") == "failed"
+        }
+    )
+    return list(archive.recall(folder).cells) if folder.cells() else []
+
+
+def _environment(folder: RunFolder, parts: Parts, *, resumed: bool) -> Environment:
+    """Where and with what; a resumed run keeps its name, beginning and starts."""
+    fresh = Environment(
+        schema=ENVIRONMENT_SCHEMA,
+        run_id=folder.path.resolve().name,
+        started_at=_now(),
+        agent={"version": __version__, "python": platform.python_version()},
+        host=box.host_facts(),
+        identities=parts.plan.identities,
+    )
+    if not resumed:
+        return fresh
+    old = archive.recall_environment(folder)
+    return Environment(
+        schema=fresh.schema,
+        run_id=old.run_id,
+        started_at=old.started_at,
+        agent=fresh.agent,
+        host=fresh.host,
+        identities=fresh.identities,
+        launches=old.launches,
+    )
+
+
+def verify(path: Path) -> list[str]:
+    """What in a run folder does not hold together; empty when everything does."""
+    return archive.faults(path)
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of a published document."""
+    return archive.schema(name)
+
+
+# ------------------------------------------------------------------------------------- details
+
+
+def _pids(watching: Watching) -> tuple[int, ...]:
+    return watching.server.pids() if watching.server is not None else ()
+
+
+def _speeds(parts: Parts) -> estimate.Speeds:
+    models = [identity.model for identity in parts.plan.identities if identity.model]
+    model = models[0] if models else None
+    return estimate.guess_speeds(
+        model.parameters if model else None,
+        model.size_bytes if model else None,
+        os.cpu_count() or 1,
+    )
+
+
+def _log_path(folder: Path, step: StartEngine, restarts: int) -> Path:
+    config = step.config
+    words = [config.engine.id, f"cache-{config.prefix_cache}"]
+    if config.speculation != "off":
+        words.append(config.speculation.split(":")[0])
+    words.append(f"repeat-{step.replicate + 1}")
+    if restarts:
+        words.append(f"restart-{restarts}")
+    name = "-".join(words)
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+    return folder / f"engine-{safe}.log"
+
+
+def _rss_bytes() -> int | None:
+    """The most memory that this process has had resident, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,336 @@
+"""What does a run folder say, and does its result follow from its records?
+
+Writes plan, environment and cells, and reads them back; a resumed run and a verification both go
+through `recall`, which computes every metric anew from the raw records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from edgeagent.config import SweepRequest, sweep_request_from_document
+from edgeagent.core import result, verify
+from edgeagent.core.findings import CellEvidence, examine_cell, status_of
+from edgeagent.core.metrics import summarise
+from edgeagent.core.model import (
+    Cell,
+    CellRecord,
+    ClientCost,
+    EngineIdentity,
+    ErrorKind,
+    Finding,
+    Launch,
+    Plan,
+    SweepSpec,
+)
+from edgeagent.core.plan import configurations, expand
+from edgeagent.core.result import CellResult, Result, RunFacts, RunStatus, plain
+from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.store.runfolder import CELLS, REQUESTS, SAMPLES, RunFolder, RunReader
+
+PLAN = "plan.json"
+ENVIRONMENT = "environment.json"
+RESULT = "result.json"
+PLAN_SCHEMA = "edgeagent.plan/1"
+ENVIRONMENT_SCHEMA = "edgeagent.environment/1"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """`environment.json`: where, with what and by whom a run was made."""
+
+    schema: str
+    run_id: str
+    started_at: str
+    agent: Mapping[str, object]
+    host: Mapping[str, object]
+    identities: tuple[EngineIdentity, ...]
+    launches: tuple[Launch, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    """Doubts that belong to no cell."""
+
+
+@dataclass(frozen=True)
+class CellLine:
+    """A line of `cells.jsonl`: what `summarise` needs besides the raw records."""
+
+    cell_id: str
+    attempt: str
+    started_ns: int
+    finished_ns: int
+    slots: int | None
+    client: ClientCost
+    failure: str | None
+    failure_kind: ErrorKind | None
+    server_cached_delta: int | None
+    prompts_exact: bool
+    strict: bool = False
+
+    def record(self, cell: Cell) -> CellRecord:
+        """The cell's record again."""
+        return CellRecord(
+            cell=cell,
+            attempt=self.attempt,
+            started_ns=self.started_ns,
+            finished_ns=self.finished_ns,
+            slots=self.slots,
+            client=self.client,
+            failure=self.failure,
+            failure_kind=self.failure_kind,
+            server_cached_delta=self.server_cached_delta,
+        )
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """A run as its folder tells it."""
+
+    request: SweepRequest
+    plan: Plan
+    environment: Environment
+    cells: tuple[CellResult, ...]
+    stored_metrics: Mapping[str, object]
+    """By cell id, as `cells.jsonl` keeps them."""
+
+
+# ------------------------------------------------------------------------------------ writing
+
+
+def write_plan(folder: RunFolder, request: SweepRequest, plan: Plan) -> None:
+    """Keep the request, and for people what it expands to."""
+    folder.write_document(
+        PLAN,
+        {
+            "schema": PLAN_SCHEMA,
+            "digest": plan.digest,
+            "request": TypeAdapter(SweepRequest).dump_python(request, mode="json"),
+            "cells": [
+                {
+                    "cell_id": cell.cell_id,
+                    "engine": cell.config.engine.id,
+                    "slots": cell.config.slots,
+                    "context_per_slot": cell.config.context_per_slot,
+                    "prefix_cache": cell.config.prefix_cache,
+                    "speculation": cell.config.speculation,
+                    "concurrency": cell.concurrency,
+                    "repeat": cell.repeat,
+                    "requests": cell.requests,
+                }
+                for cell in plan.cells
+            ],
+            "steps": [_step(step) for step in plan.steps],
+        },
+    )
+
+
+def _step(step: Any) -> dict[str, object]:
+    """A step in a few words: its kind, whom it is about, what it sends."""
+    words: dict[str, object] = {"kind": step.kind}
+    if hasattr(step, "cell"):
+        words["cell_id"] = step.cell.cell_id
+        words["phases"] = [plain(phase) for phase in step.phases]
+    elif hasattr(step, "config"):
+        words.update(
+            engine=step.config.engine.id,
+            prefix_cache=step.config.prefix_cache,
+            speculation=step.config.speculation,
+            replicate=step.replicate,
+        )
+    elif hasattr(step, "seconds"):
+        words["seconds"] = step.seconds
+    return words
+
+
+def write_environment(folder: RunFolder, environment: Environment) -> None:
+    """Keep what is known of box, engines and starts."""
+    folder.write_document(ENVIRONMENT, plain(environment))
+
+
+def write_cell(folder: RunFolder, line: CellLine, found: CellResult) -> None:
+    """Keep a finished cell."""
+    document = plain(line)
+    document["status"] = found.status
+    document["findings"] = [finding.code for finding in found.findings]
+    document["metrics"] = plain(found.metrics)
+    folder.append_cell(document)
+
+
+# ------------------------------------------------------------------------------------ judging
+
+
+def judge(folder: RunReader, record: CellRecord, spec: SweepSpec, line: CellLine) -> CellResult:
+    """A cell's metrics, findings and status from its raw records."""
+    cell_id = record.cell.cell_id
+    traces = list(folder.traces(cell_id, record.attempt))
+    samples = list(folder.samples(cell_id, record.started_ns, record.finished_ns))
+    metrics = summarise(record, traces, samples, spec.slo)
+    evidence = CellEvidence(record, metrics, prompts_exact=line.prompts_exact)
+    findings = examine_cell(evidence)
+    status = status_of(evidence, findings)
+    if line.strict and status == "suspect":
+        status = "failed"
+    return CellResult(record.cell, status, metrics, findings)
+
+
+def line_of(record: CellRecord, *, prompts_exact: bool, strict: bool) -> CellLine:
+    """What `cells.jsonl` will say of a record."""
+    return CellLine(
+        cell_id=record.cell.cell_id,
+        attempt=record.attempt,
+        started_ns=record.started_ns,
+        finished_ns=record.finished_ns,
+        slots=record.slots,
+        client=record.client,
+        failure=record.failure,
+        failure_kind=record.failure_kind,
+        server_cached_delta=record.server_cached_delta,
+        prompts_exact=prompts_exact,
+        strict=strict,
+    )
+
+
+def status_of_run(plan: Plan, cells: Sequence[CellResult]) -> RunStatus:
+    """`failed` when no cell gave anything, `partial` when one is missing or failed."""
+    usable = {found.cell.cell_id for found in cells if found.status != "failed"}
+    if not usable:
+        return "failed"
+    return "complete" if all(cell.cell_id in usable for cell in plan.cells) else "partial"
+
+
+# ------------------------------------------------------------------------------------ reading
+
+
+def recall(folder: RunReader) -> Recalled:
+    """The run, every metric computed from raw records. Raises UsageError when it is damaged."""
+    request = recall_request(folder)
+    environment = recall_environment(folder)
+    identities = dict(zip(configurations(request.spec), environment.identities, strict=False))
+    try:
+        plan = expand(request.spec, identities)
+    except KeyError as error:
+        raise UsageError(f"{folder.path / ENVIRONMENT} lacks an engine of the plan") from error
+    known = {cell.cell_id: cell for cell in plan.cells}
+    lines = [line for line in folder.cells() if line.get("cell_id") in known]
+    return Recalled(
+        request=request,
+        plan=plan,
+        environment=environment,
+        cells=tuple(_judged(folder, line, known, request.spec) for line in lines),
+        stored_metrics={str(line["cell_id"]): line.get("metrics") for line in lines},
+    )
+
+
+def recall_request(folder: RunReader) -> SweepRequest:
+    """What the run was asked. Raises UsageError."""
+    document = folder.read_document(PLAN)
+    where = str(folder.path / PLAN)
+    if not isinstance(document, dict) or document.get("schema") != PLAN_SCHEMA:
+        raise UsageError(f"{where} is not a plan of this version: start a new run")
+    return sweep_request_from_document(document.get("request"), where)
+
+
+def recall_environment(folder: RunReader) -> Environment:
+    """Where and with what the run was made. Raises UsageError."""
+    try:
+        return TypeAdapter(Environment).validate_python(folder.read_document(ENVIRONMENT))
+    except ValidationError as error:
+        raise UsageError(
+            f"{folder.path / ENVIRONMENT} is not what this version writes "
+            f"({error.error_count()} faults)"
+        ) from error
+
+
+def _judged(
+    folder: RunReader, line: Mapping[str, Any], known: Mapping[str, Cell], spec: SweepSpec
+) -> CellResult:
+    try:
+        parsed = TypeAdapter(CellLine).validate_python(
+            {key: value for key, value in line.items() if key in CellLine.__dataclass_fields__}
+        )
+        return judge(folder, parsed.record(known[parsed.cell_id]), spec, parsed)
+    except ValidationError as error:
+        raise UsageError(
+            f"the records of cell {line.get('cell_id')} in {folder.path} are damaged "
+            f"({str(error).splitlines()[0]})"
+        ) from error
+
+
+# ------------------------------------------------------------------------------------ verifying
+
+
+def faults(path: Path) -> list[str]:
+    """Everything in a run folder that does not hold together; empty when all does."""
+    folder = RunReader(path)
+    stored = folder.read_document(RESULT)
+    if not isinstance(stored, dict):
+        return [f"{RESULT}: not an object"]
+    found = [*_schema_faults(stored), *_hash_faults(folder, stored)]
+    try:
+        found += _metric_faults(folder, stored)
+    except EdgeAgentError as error:
+        found.append(str(error))
+    return found
+
+
+def _schema_faults(stored: Mapping[str, Any]) -> list[str]:
+    try:
+        TypeAdapter(Result).validate_python(stored)
+    except ValidationError as error:
+        return [
+            f"{RESULT}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+            for fault in error.errors()
+        ]
+    return []
+
+
+def _hash_faults(folder: RunReader, stored: Mapping[str, Any]) -> list[str]:
+    files = stored.get("files")
+    if not isinstance(files, dict):
+        return [f"{RESULT}: files is missing"]
+    now = file_hashes(folder)
+    return [
+        f"{name}: its SHA-256 is not the one in {RESULT}: it was changed or is missing"
+        for name in sorted({*files, *now})
+        if files.get(name) != now.get(name)
+    ]
+
+
+def _metric_faults(folder: RunReader, stored: Mapping[str, Any]) -> list[str]:
+    run = recall(folder)
+    facts = RunFacts(
+        run_id=run.environment.run_id,
+        status=status_of_run(run.plan, run.cells),
+        started_at=run.environment.started_at,
+        finished_at=stored.get("finished_at"),
+        agent=run.environment.agent,
+        host=run.environment.host,
+        files=stored["files"],
+        findings=run.environment.findings,
+    )
+    recomputed = plain(result.build(facts, run.plan, run.environment.launches, run.cells))
+    found = verify.differences(stored, recomputed, RESULT)
+    for cell in run.cells:
+        cell_id = cell.cell.cell_id
+        kept = run.stored_metrics.get(cell_id)
+        found += verify.differences(kept, plain(cell.metrics), f"cells.jsonl {cell_id}")
+    return found
+
+
+def file_hashes(folder: RunReader) -> dict[str, str]:
+    """SHA-256 of every raw file of the run: plan, environment, records, engine logs."""
+    logs = sorted(path.name for path in folder.path.glob("engine-*.log"))
+    return folder.hashes([PLAN, ENVIRONMENT, REQUESTS, SAMPLES, CELLS, *logs])
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of a published document."""
+    documents: dict[str, Any] = {"result": Result, "plan": SweepRequest}
+    made = TypeAdapter(documents[name]).json_schema()
+    made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    made["title"] = f"edgeagent.{name}/1"
+    return made

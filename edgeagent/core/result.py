@@ -1,0 +1,487 @@
+"""What does a run say, as one document?
+
+`result.json`, schema `edgeagent.result/1`. Fields are only ever added within a number; a reader
+ignores what it does not know. History:
+    1  first version
+Missing is null. Everything in it follows from the raw files (`edgeagent verify`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any, Literal
+
+from edgeagent.core.findings import CellStatus, examine_launch, examine_level
+from edgeagent.core.metrics import CellMetrics
+from edgeagent.core.model import (
+    Cell,
+    EngineIdentity,
+    Finding,
+    Launch,
+    ModelIdentity,
+    Plan,
+)
+from edgeagent.core.stats import mean, mean_interval
+
+SCHEMA: Literal["edgeagent.result/1"] = "edgeagent.result/1"
+
+LEVEL_METRICS = (
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "request_throughput_per_s",
+    "goodput_per_s",
+    "good_fraction",
+    "cached_prompt_fraction",
+    "inflight_mean",
+    *(
+        f"{name}.{part}"
+        for name in ("ttft_s", "ttfat_s", "itl_s", "tpot_s", "e2e_s", "gap_max_s", "headers_s")
+        for part in ("mean", "p50", "p95", "p99", "max")
+    ),
+)
+
+RunStatus = Literal["complete", "partial", "failed"]
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """A measured cell: which it was, how it was judged, and what it gave."""
+
+    cell: Cell
+    status: CellStatus
+    metrics: CellMetrics
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over repeats and its 95 % interval; null below three repeats."""
+
+    mean: float | None
+    ci95: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Level:
+    """All repeats of one engine, concurrency, cache and speculation setting.
+
+    Suspect repeats are included and counted, failed ones are not.
+    """
+
+    engine: str
+    concurrency: int
+    prefix_cache: str
+    speculation: str
+    replicates: int
+    suspect: int
+    metrics: Mapping[str, Interval]
+
+
+@dataclass(frozen=True)
+class Effective:
+    """What an engine said of itself after it had started."""
+
+    slots: int | None = None
+    context_per_slot: int | None = None
+    offloaded_layers: int | None = None
+    total_layers: int | None = None
+    speculative: bool | None = None
+    prefix_cache: bool | None = None
+    version: str | None = None
+    details: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """One start of an engine."""
+
+    replicate: int
+    slots: int
+    prefix_cache: str
+    speculation: str
+    argv: tuple[str, ...]
+    ready_s: float | None
+    effective: Effective
+    log: str | None
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """An engine of the sweep and all its starts."""
+
+    id: str
+    kind: str
+    version: str | None
+    binary_sha256: str | None
+    attached: bool
+    context_per_slot: int | None
+    launches: tuple[LaunchResult, ...]
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one of the buyer's questions, and the cells behind it."""
+
+    text: str
+    cells: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellDocument(CellMetrics):
+    """A cell as it stands in `cells[]`."""
+
+    cell_id: str
+    engine: str
+    model: str | None
+    concurrency: int
+    prefix_cache: Literal["on", "off"]
+    speculation: str
+    repeat: int
+    status: CellStatus
+    findings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The whole document; see docs/metrics.md for every number."""
+
+    schema: Literal["edgeagent.result/1"]
+    run_id: str
+    status: RunStatus
+    started_at: str
+    finished_at: str | None
+    agent: Mapping[str, object]
+    files: Mapping[str, str]
+    host: Mapping[str, object]
+    engines: tuple[EngineResult, ...]
+    models: tuple[ModelIdentity, ...]
+    workload: Mapping[str, object]
+    cells: tuple[CellDocument, ...]
+    levels: tuple[Level, ...]
+    answers: Mapping[str, Answer]
+    findings: tuple[Finding, ...]
+    memory: tuple[Mapping[str, object], ...] = ()
+    interference: tuple[Mapping[str, object], ...] = ()
+    comparison: tuple[Mapping[str, object], ...] = ()
+    capacity: tuple[Mapping[str, object], ...] = ()
+    effects: tuple[Mapping[str, object], ...] = ()
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What the application knows of the run besides what was measured."""
+
+    run_id: str
+    status: RunStatus
+    started_at: str
+    finished_at: str | None
+    agent: Mapping[str, object]
+    host: Mapping[str, object]
+    files: Mapping[str, str] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    """Doubts that are not about one cell (a failed start, the state of the box)."""
+
+
+def build(
+    facts: RunFacts, plan: Plan, launches: Sequence[Launch], cells: Sequence[CellResult]
+) -> Result:
+    """The whole result."""
+    levels = levels_of(cells)
+    findings = (
+        *facts.findings,
+        *(finding for cell in cells for finding in cell.findings),
+        *_launch_findings(launches, cells),
+        *_level_findings(cells),
+    )
+    return Result(
+        schema=SCHEMA,
+        run_id=facts.run_id,
+        status=facts.status,
+        started_at=facts.started_at,
+        finished_at=facts.finished_at,
+        agent=facts.agent,
+        files=facts.files,
+        host=facts.host,
+        engines=tuple(_engines(plan, launches)),
+        models=tuple(_models(plan.identities)),
+        workload=_workload(plan),
+        cells=tuple(cell_document(cell) for cell in cells),
+        levels=levels,
+        answers=answers(plan, levels, cells),
+        findings=tuple(sorted(findings, key=_gravity)),
+    )
+
+
+def plain(value: object) -> Any:
+    """Dataclasses, mappings and sequences as JSON values; numbers that are not finite as null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _gravity(finding: Finding) -> int:
+    return ("suspect", "warning", "info").index(finding.severity)
+
+
+# -------------------------------------------------------------------------------------- cells
+
+
+def cell_document(result: CellResult) -> CellDocument:
+    """A cell as it stands in `cells[]`."""
+    cell, metrics = result.cell, result.metrics
+    return CellDocument(
+        **{item.name: getattr(metrics, item.name) for item in fields(metrics)},
+        cell_id=cell.cell_id,
+        engine=cell.config.engine.id,
+        model=cell.config.engine.model,
+        concurrency=cell.concurrency,
+        prefix_cache=cell.config.prefix_cache,
+        speculation=cell.config.speculation,
+        repeat=cell.repeat,
+        status=result.status,
+        findings=tuple(finding.code for finding in result.findings),
+    )
+
+
+# ------------------------------------------------------------------------------------- levels
+
+
+def levels_of(cells: Sequence[CellResult]) -> tuple[Level, ...]:
+    """Repeats of one level put together, in the order in which levels were first measured."""
+    return tuple(
+        Level(
+            engine=group[0].cell.config.engine.id,
+            concurrency=group[0].cell.concurrency,
+            prefix_cache=group[0].cell.config.prefix_cache,
+            speculation=group[0].cell.config.speculation,
+            replicates=len(usable),
+            suspect=sum(result.status == "suspect" for result in usable),
+            metrics={name: _interval(name, usable) for name in LEVEL_METRICS},
+        )
+        for group in _groups(cells)
+        for usable in [[result for result in group if result.status != "failed"]]
+    )
+
+
+def _groups(cells: Sequence[CellResult]) -> list[list[CellResult]]:
+    grouped: dict[tuple[str, str, str, int], list[CellResult]] = {}
+    for result in cells:
+        config = result.cell.config
+        key = (config.engine.id, config.prefix_cache, config.speculation, result.cell.concurrency)
+        grouped.setdefault(key, []).append(result)
+    order = sorted(grouped)
+    return [sorted(grouped[key], key=lambda result: result.cell.repeat) for key in order]
+
+
+def _interval(name: str, results: Sequence[CellResult]) -> Interval:
+    values = [value for r in results if (value := _value(r.metrics, name)) is not None]
+    return Interval(mean(values), mean_interval(values))
+
+
+def _value(metrics: CellMetrics, name: str) -> float | None:
+    value: Any = metrics
+    for part in name.split("."):
+        value = getattr(value, part)
+    return None if value is None else float(value)
+
+
+def _level_findings(cells: Sequence[CellResult]) -> Iterator[Finding]:
+    for group in _groups(cells):
+        usable = [
+            (result.cell.cell_id, result.metrics.output_tokens_per_s)
+            for result in group
+            if result.status != "failed" and result.metrics.output_tokens_per_s is not None
+        ]
+        first = group[0].cell
+        name = f"{first.config.engine.id} x{first.concurrency}, cache {first.config.prefix_cache}"
+        yield from examine_level(
+            name,
+            [value for _, value in usable],
+            [cell_id for cell_id, _ in usable],
+        )
+
+
+def _launch_findings(launches: Sequence[Launch], cells: Sequence[CellResult]) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for launch in launches:
+        ids = [
+            result.cell.cell_id
+            for result in cells
+            if result.cell.config.engine.id == launch.engine_id
+            and result.cell.config.prefix_cache == launch.prefix_cache
+            and result.cell.config.speculation == launch.speculation
+        ]
+        for finding in examine_launch(launch, ids):
+            if finding.text not in seen:
+                seen.add(finding.text)
+                yield finding
+
+
+# ---------------------------------------------------------------------------- engines, models
+
+
+def _engines(plan: Plan, launches: Sequence[Launch]) -> list[EngineResult]:
+    results = []
+    for spec in plan.spec.engines:
+        identity = next(found for found in plan.identities if found.id == spec.id)
+        own = [launch for launch in launches if launch.engine_id == spec.id]
+        contexts = [launch.effective.context_per_slot for launch in own]
+        results.append(
+            EngineResult(
+                id=spec.id,
+                kind=identity.kind,
+                version=identity.version,
+                binary_sha256=identity.binary_sha256,
+                attached=identity.attached,
+                context_per_slot=next((c for c in contexts if c is not None), None),
+                launches=tuple(_launch(launch) for launch in own),
+                reason=identity.reason,
+            )
+        )
+    return results
+
+
+def _launch(launch: Launch) -> LaunchResult:
+    facts = launch.effective
+    return LaunchResult(
+        replicate=launch.replicate,
+        slots=launch.slots,
+        prefix_cache=launch.prefix_cache,
+        speculation=launch.speculation,
+        argv=launch.argv,
+        ready_s=launch.ready_s,
+        effective=Effective(
+            slots=facts.slots,
+            context_per_slot=facts.context_per_slot,
+            offloaded_layers=facts.offloaded_layers,
+            total_layers=facts.total_layers,
+            speculative=facts.speculative,
+            prefix_cache=facts.prefix_cache,
+            version=facts.version,
+            details=facts.details,
+        ),
+        log=launch.log,
+    )
+
+
+def _models(identities: Sequence[EngineIdentity]) -> list[ModelIdentity]:
+    models: dict[str, ModelIdentity] = {}
+    for identity in identities:
+        if identity.model is not None:
+            models.setdefault(identity.model.sha256 or identity.model.path, identity.model)
+    return list(models.values())
+
+
+def _workload(plan: Plan) -> dict[str, object]:
+    work = plan.spec.workload
+    document: dict[str, object] = asdict(work)
+    del document["prompts"]
+    document["shared_prefix"] = work.prefix_tokens > 0 and not work.prompts
+    document["own_traffic"] = bool(work.prompts)
+    document["concurrency"] = list(plan.spec.concurrency)
+    document["prefix_cache"] = list(plan.spec.prefix_cache)
+    document["repeats"] = plan.spec.repeats
+    document["slo"] = plain(plan.spec.slo)
+    return document
+
+
+# ------------------------------------------------------------------------------------ answers
+
+
+def answers(plan: Plan, levels: Sequence[Level], cells: Sequence[CellResult]) -> dict[str, Answer]:
+    """The buyer's seven questions, answered as far as this run goes."""
+    ids = tuple(result.cell.cell_id for result in cells if result.status != "failed")
+    return {
+        "1": _what(plan, ids),
+        "2": _where_it_holds(levels, cells),
+        "3": _shared_opening(plan, ids),
+        "4": _prefix_reuse(cells),
+        "5": Answer("not measured: the memory of one more request needs launches of its own"),
+        "6": Answer("not measured: run with --second-operator"),
+        "7": Answer("not measured: name two engines in one sweep"),
+    }
+
+
+def _what(plan: Plan, ids: tuple[str, ...]) -> Answer:
+    parts = []
+    for identity in {found.id: found for found in plan.identities}.values():
+        model = identity.model
+        weights = "unknown weights"
+        if model is not None:
+            known = [
+                model.id,
+                model.quantization,
+                f"SHA-256 {model.sha256[:12]}…" if model.sha256 else None,
+            ]
+            weights = ", ".join(word for word in known if word)
+        version = identity.version or "version unknown"
+        parts.append(f"{identity.kind} ({version}) with {weights}")
+    return Answer("; ".join(parts) + ".", ids)
+
+
+def _where_it_holds(levels: Sequence[Level], cells: Sequence[CellResult]) -> Answer:
+    texts = []
+    for level in levels:
+        rate = level.metrics["output_tokens_per_s"].mean
+        first = level.metrics["ttft_s.p50"].mean
+        if rate is not None:
+            to_first = f", first token after {first:.2f} s (median)" if first is not None else ""
+            texts.append(
+                f"{level.engine} with {level.concurrency} at once, prefix cache "
+                f"{level.prefix_cache}: {rate:.1f} output tokens/s{to_first}"
+            )
+    if not texts:
+        return Answer("not measured: no cell gave a rate, see the findings")
+    return Answer("; ".join(texts) + ".", tuple(result.cell.cell_id for result in cells))
+
+
+def _shared_opening(plan: Plan, ids: tuple[str, ...]) -> Answer:
+    work = plan.spec.workload
+    if work.prompts:
+        return Answer(
+            "the requests are the operator's own traffic; what they share is not known", ids
+        )
+    if not work.prefix_tokens:
+        return Answer("no: every request was different from its first token on.", ids)
+    total = work.prefix_tokens + work.prompt_tokens
+    if "on" not in plan.spec.prefix_cache:
+        return Answer(
+            f"no: openings of {work.prefix_tokens} tokens were made different on purpose, since "
+            "the prefix cache was to be off.",
+            ids,
+        )
+    return Answer(
+        f"yes, where the prefix cache is on: {work.prefix_tokens} of {total} prompt tokens are the "
+        "same in all requests of a cell; where it is off, every opening is different.",
+        ids,
+    )
+
+
+def _prefix_reuse(cells: Sequence[CellResult]) -> Answer:
+    texts, behind = [], []
+    for setting in ("off", "on"):
+        known = [
+            (result.cell.cell_id, result.metrics.cached_prompt_fraction)
+            for result in cells
+            if result.cell.config.prefix_cache == setting
+            and result.metrics.cached_prompt_fraction is not None
+        ]
+        shares = [share for _, share in known]
+        if shares:
+            texts.append(
+                f"{setting}: the engine took {min(shares):.0%} to {max(shares):.0%} of prompt "
+                "tokens from its cache"
+            )
+            behind += [cell_id for cell_id, _ in known]
+    if not texts:
+        return Answer("not proved: the engine does not report cached tokens")
+    return Answer("proved by the engine's own counts. " + "; ".join(texts) + ".", tuple(behind))

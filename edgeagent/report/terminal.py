@@ -1,0 +1,389 @@
+"""What does the operator want to see when a sweep has ended?
+
+One row per level, then what should be doubted (worst first), then where everything lies and what
+to do next. The input is a result document (docs: result.json) as plain JSON values; whatever is
+missing in it is shown as a dash, never as zero.
+"""
+
+from __future__ import annotations
+
+import io
+import shlex
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+NONE = "–"  # noqa: RUF001  # because the dash of a missing value is not a minus
+
+WIDE = 124
+"""Columns from which one table holds everything; below there are two."""
+
+_WITHOUT_TERMINAL = (140, 24)
+_MIB = 1 << 20
+_GIB = 1 << 30
+
+_SEVERITY_ORDER = ("suspect", "warning", "info")
+_STATUS_ORDER = ("failed", "suspect", "ok")
+_STYLE = {"failed": "red", "suspect": "yellow", "warning": "yellow", "ok": "green"}
+
+
+def show(document: Mapping[str, object], folder: Path, stream: TextIO) -> None:
+    """Print the document to `stream`; in colour on a terminal, unless NO_COLOR is set."""
+    from rich.console import (
+        Console,
+    )  # here, because rich takes memory that measuring can do without
+
+    with suppress(AttributeError):
+        stream.reconfigure(errors="replace")  # type: ignore[attr-defined]  # because not every TextIO has it
+    width = shutil.get_terminal_size(_WITHOUT_TERMINAL).columns
+    _print(Console(file=stream, width=width), document, folder)
+
+
+def render(document: Mapping[str, object], folder: Path, width: int) -> str:
+    """Return what `show` prints, without colour."""
+    from rich.console import Console
+
+    text = io.StringIO()
+    _print(Console(file=text, width=width, color_system=None), document, folder)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+
+
+def _print(console: Console, document: Mapping[str, object], folder: Path) -> None:
+    for part in _parts(document, folder, console.width):
+        console.print(part, highlight=False)
+
+
+def _parts(document: Mapping[str, object], folder: Path, width: int) -> Iterable[RenderableType]:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for series in all_series(document):
+        yield Text("")
+        yield Text(series.title, style="bold")
+        for columns in _tables(width):
+            yield Text("")
+            yield Padding(_table(columns, series.rows), (0, 0, 0, 1))
+    doubts = findings(document)
+    if doubts:
+        yield Text("")
+        yield Padding(_findings_table(doubts), (0, 0, 0, 1))
+    yield Text("")
+    for line in closing(document, folder):
+        # Not wrapped: a path or a command that is broken in two cannot be copied.
+        yield Text(line, no_wrap=True, overflow="ignore")
+
+
+# ------------------------------------------------------------------------------------------- levels
+
+
+@dataclass(frozen=True)
+class Row:
+    """A level, ready to be read by people; the fields are the cells of its row."""
+
+    cache: str
+    at_once: str
+    tokens_per_s: str
+    ttft: str
+    itl: str
+    tpot: str
+    e2e: str
+    cached: str
+    requests: str
+    peak: str
+    status: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """The rows of one engine with one kind of speculation."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its heading, the field it shows, and in which of two narrow tables it stands."""
+
+    heading: str
+    field: str
+    half: int
+    align: Literal["left", "right"] = "right"
+
+
+COLUMNS = (
+    Column("cache", "cache", 0, "left"),
+    Column("at once", "at_once", 0),
+    Column("tokens/s", "tokens_per_s", 1),
+    Column("TTFT ms\np50 / p95", "ttft", 1),
+    Column("ITL ms\np50 / p99", "itl", 1),
+    Column("TPOT ms\np50", "tpot", 1),
+    Column("e2e s\np95", "e2e", 2),
+    Column("prompt\ncached", "cached", 2),
+    Column("ok /\nfailed", "requests", 2),
+    Column("memory\npeak", "peak", 2),
+    Column("status", "status", 2, "left"),
+)
+
+
+def all_series(document: Mapping[str, object]) -> tuple[Series, ...]:
+    """Return the levels of a document, grouped by engine and speculation."""
+    groups: dict[tuple[str, str], list[Mapping[str, object]]] = {}
+    for level in _objects(document.get("levels")):
+        group = (_text(level.get("engine")), _text(level.get("speculation")))
+        groups.setdefault(group, []).append(level)
+    return tuple(
+        Series(
+            _title(document, engine, speculation),
+            tuple(_row(level, _cells_of(document, level)) for level in levels),
+        )
+        for (engine, speculation), levels in groups.items()
+    )
+
+
+def _row(level: Mapping[str, object], cells: Sequence[Mapping[str, object]]) -> Row:
+    metrics = _object(level.get("metrics"))
+    cached = _mean(metrics, "cached_prompt_fraction")
+    if cached is None:
+        cached = _average(_number(cell.get("cached_prompt_fraction")) for cell in cells)
+    return Row(
+        cache=_text(level.get("prefix_cache")),
+        at_once=_text(level.get("concurrency")),
+        tokens_per_s=_with_interval(metrics, "output_tokens_per_s"),
+        ttft=_pair(metrics, "ttft_s.p50", "ttft_s.p95"),
+        itl=_pair(metrics, "itl_s.p50", "itl_s.p99"),
+        tpot=_milliseconds(_mean(metrics, "tpot_s.p50")),
+        e2e=_decimal(_mean(metrics, "e2e_s.p95"), 2),
+        cached=NONE if cached is None else f"{cached * 100:.0f} %",
+        requests=_served(cells),
+        peak=_peak(cells),
+        status=_worst(_text(cell.get("status")) for cell in cells),
+    )
+
+
+def _cells_of(
+    document: Mapping[str, object], level: Mapping[str, object]
+) -> tuple[Mapping[str, object], ...]:
+    keys = ("engine", "concurrency", "prefix_cache", "speculation")
+    return tuple(
+        cell
+        for cell in _objects(document.get("cells"))
+        if all(cell.get(key) == level.get(key) for key in keys)
+    )
+
+
+def _title(document: Mapping[str, object], engine_id: str, speculation: str) -> str:
+    """Return what was measured: engine, version, model, and speculation where it was on."""
+    engines = _objects(document.get("engines"))
+    engine = next((one for one in engines if one.get("id") == engine_id), {})
+    model_of = {cell.get("engine"): cell.get("model") for cell in _objects(document.get("cells"))}
+    models = _objects(document.get("models"))
+    model = next((one for one in models if one.get("id") == model_of.get(engine_id)), {})
+    version = engine.get("version")
+    words = [f"{engine_id} ({version})" if version else engine_id]
+    words += [str(model[key]) for key in ("id", "quantization") if model.get(key)]
+    if speculation not in {"off", NONE}:
+        words.append(f"speculation {speculation}")
+    return ", ".join(words)
+
+
+def _served(cells: Sequence[Mapping[str, object]]) -> str:
+    counts = [_object(cell.get("requests")) for cell in cells]
+    ok = [_number(count.get("ok")) for count in counts]
+    failed = [_number(count.get("failed")) for count in counts]
+    return f"{_sum(ok)} / {_sum(failed)}"
+
+
+def _sum(counts: Sequence[float | None]) -> str:
+    known = [count for count in counts if count is not None]
+    return f"{sum(known):.0f}" if known else NONE
+
+
+def _peak(cells: Sequence[Mapping[str, object]]) -> str:
+    """Return the largest memory of the engine seen in any repeat: GPU where known, else host."""
+    on_gpu: list[float] = []
+    on_host: list[float] = []
+    for cell in cells:
+        values = _object(_object(cell.get("memory")).get("values"))
+        for name, summary in values.items():
+            peak = _number(_object(summary).get("peak"))
+            if peak is None:
+                continue
+            if name.startswith("gpu.") and name.endswith(".engine_bytes"):
+                on_gpu.append(peak)
+            elif name == "engine.rss_bytes":
+                on_host.append(peak)
+    if on_gpu:
+        return f"{_size(max(on_gpu))} GPU"
+    return _size(max(on_host)) if on_host else NONE
+
+
+def _worst(words: Iterable[str]) -> str:
+    seen = set(words)
+    return next((word for word in _STATUS_ORDER if word in seen), NONE)
+
+
+def _tables(width: int) -> tuple[Sequence[Column], ...]:
+    """Return the columns of each table: one where everything fits, else two with the same keys."""
+    if width >= WIDE:
+        return (COLUMNS,)
+    return tuple([c for c in COLUMNS if c.half in {0, half}] for half in (1, 2))
+
+
+def _table(columns: Sequence[Column], rows: Iterable[Row]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
+    for column in columns:
+        table.add_column(column.heading, justify=column.align, no_wrap=True)
+    for row in rows:
+        words = [str(getattr(row, column.field)) for column in columns]
+        table.add_row(*(Text(word, style=_STYLE.get(word, "")) for word in words))
+    return table
+
+
+# ----------------------------------------------------------------------------------------- findings
+
+
+@dataclass(frozen=True)
+class FindingLine:
+    """A finding as people read it."""
+
+    severity: str
+    code: str
+    text: str
+    cells: int
+
+
+def findings(document: Mapping[str, object]) -> tuple[FindingLine, ...]:
+    """Return the findings, worst first."""
+    lines = [
+        FindingLine(
+            severity=_text(finding.get("severity")),
+            code=_text(finding.get("code")),
+            text=_text(finding.get("text")),
+            cells=len(_list(finding.get("cells"))),
+        )
+        for finding in _objects(document.get("findings"))
+    ]
+    return tuple(sorted(lines, key=_rank))
+
+
+def _rank(line: FindingLine) -> int:
+    known = line.severity in _SEVERITY_ORDER
+    return _SEVERITY_ORDER.index(line.severity) if known else len(_SEVERITY_ORDER)
+
+
+def _findings_table(lines: Iterable[FindingLine]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for line in lines:
+        where = f" ({line.cells} cell{'s' if line.cells > 1 else ''})" if line.cells else ""
+        severity = Text(line.severity, style=_STYLE.get(line.severity, "dim"))
+        grid.add_row(severity, Text(f"{line.code}: {line.text}{where}"))
+    return grid
+
+
+def closing(document: Mapping[str, object], folder: Path) -> tuple[str, ...]:
+    """Return the last lines: how the run ended, where it lies, what to do next."""
+    cells = _objects(document.get("cells"))
+    ok = sum(cell.get("status") == "ok" for cell in cells)
+    status = _text(document.get("status"))
+    return (
+        f"Run {status}, {ok} of {len(cells)} measured cells ok, in",
+        f"  {folder}",
+        *_next_step(status, len(cells) - ok, folder),
+    )
+
+
+def _next_step(status: str, doubtful: int, folder: Path) -> tuple[str, ...]:
+    if status == "partial":
+        return ("Measure what is missing:", f"  edgeagent sweep --resume {quoted(folder)}")
+    if status == "failed" or doubtful:
+        return ("Not every cell can be trusted: remove the causes named above, measure again.",)
+    return ("Recompute every number from the records:", f"  edgeagent verify {quoted(folder)}")
+
+
+def quoted(folder: Path) -> str:
+    """Return a path as a shell takes it."""
+    return shlex.quote(str(folder))
+
+
+# ------------------------------------------------------------------------------------------ wording
+
+
+def _with_interval(metrics: Mapping[str, object], name: str) -> str:
+    """Return the mean and, where there is an interval, half its width."""
+    value = _mean(metrics, name)
+    interval = [_number(end) for end in _list(_object(metrics.get(name)).get("ci95"))]
+    low, high = interval if len(interval) == 2 else (None, None)  # noqa: PLR2004  # because an interval has two ends
+    if value is None or low is None or high is None:
+        return _decimal(value, 1)
+    return f"{value:.1f} ± {(high - low) / 2:.1f}"
+
+
+def _pair(metrics: Mapping[str, object], first: str, second: str) -> str:
+    return f"{_milliseconds(_mean(metrics, first))} / {_milliseconds(_mean(metrics, second))}"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    """Return milliseconds with three digits that mean something, whole ones from 100 on."""
+    if seconds is None:
+        return NONE
+    ms = seconds * 1000
+    return f"{ms:.0f}" if ms >= 100 else f"{ms:.1f}"  # noqa: PLR2004  # because of three digits
+
+
+def _decimal(value: float | None, digits: int) -> str:
+    return NONE if value is None else f"{value:.{digits}f}"
+
+
+def _size(amount_bytes: float) -> str:
+    if amount_bytes >= _GIB:
+        return f"{amount_bytes / _GIB:.2f} GiB"
+    return f"{amount_bytes / _MIB:.0f} MiB"
+
+
+def _text(value: object) -> str:
+    return NONE if value is None else str(value)
+
+
+# -------------------------------------------------------------------------- reading a JSON document
+
+
+def _mean(metrics: Mapping[str, object], name: str) -> float | None:
+    return _number(_object(metrics.get(name)).get("mean"))
+
+
+def _average(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _object(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> Sequence[object]:
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+def _objects(value: object) -> tuple[Mapping[str, object], ...]:
+    return tuple(item for item in _list(value) if isinstance(item, Mapping))

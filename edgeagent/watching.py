@@ -1,0 +1,232 @@
+"""What is kept and shown while a sweep runs?
+
+`Watching` is the runner's watcher: it marks samples with their cell, judges a cell the moment it
+has ended, keeps it, and feeds the progress display.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from edgeagent import archive
+from edgeagent.archive import Environment
+from edgeagent.core.estimate import Speeds, time_left_s
+from edgeagent.core.model import (
+    Cell,
+    CellRecord,
+    Finding,
+    Launch,
+    Measure,
+    Plan,
+    RequestTrace,
+    StartEngine,
+    Step,
+)
+from edgeagent.core.plan import label
+from edgeagent.core.result import CellResult
+from edgeagent.errors import EdgeAgentError
+from edgeagent.ports import Server
+from edgeagent.probes.sampler import Sampler
+from edgeagent.report.progress import ProgressState
+from edgeagent.store.runfolder import RunFolder
+
+_RATE_WINDOW_S = 3.0
+
+_WORDS = {
+    "start": "starting the engine",
+    "stop": "stopping the engine",
+    "reset_cache": "clearing the cache",
+    "warmup": "warming up",
+    "prime": "priming the cache",
+    "measure": "measuring",
+    "cooldown": "pausing",
+}
+
+
+class View(Protocol):
+    """A progress display."""
+
+    def update(self, state: ProgressState) -> None:
+        """Show this."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Show a line that stays."""
+        ...
+
+    def close(self) -> None:
+        """End the display."""
+        ...
+
+
+class TokenRate:
+    """Tokens per second over the last few seconds."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+        self._total = 0
+
+    def add(self, tokens: int) -> None:
+        """Tokens have arrived now."""
+        now = time.monotonic()
+        self._seen.append((now, tokens))
+        self._total += tokens
+        self._forget(now)
+
+    def now(self) -> float | None:
+        """The rate; None while nothing arrives."""
+        self._forget(time.monotonic())
+        return self._total / _RATE_WINDOW_S if self._seen else None
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._seen.clear()
+        self._total = 0
+
+    def _forget(self, now: float) -> None:
+        while self._seen and now - self._seen[0][0] > _RATE_WINDOW_S:
+            self._total -= self._seen.popleft()[1]
+
+
+@dataclass
+class Watching:
+    """The runner's watcher for one run."""
+
+    plan: Plan
+    folder: RunFolder
+    sampler: Sampler
+    view: View
+    speeds: Speeds
+    environment: Environment
+    results: list[CellResult] = field(default_factory=list)
+    failed_starts: list[EdgeAgentError] = field(default_factory=list)
+    server: Server | None = None
+    prompts_exact: bool = True
+    rate: TokenRate = field(default_factory=TokenRate)
+
+    def __post_init__(self) -> None:
+        self._begun = time.monotonic()
+        self._step: Step | None = None
+        self._number = (0, 0)
+        self._done = 0
+        self._failures = 0
+        self._timed: list[tuple[Cell, float]] = []
+
+    # -------------------------------------------------------------- the runner's words
+
+    def step_begins(self, step: Step, number: int, of: int) -> None:
+        """Mark what comes with its cell."""
+        self._step, self._number, self._done = step, (number, of), 0
+        self.rate.clear()
+        self.sampler.cell_id = step.cell.cell_id if isinstance(step, Measure) else None
+        self._show()
+
+    def launched(self, launch: Launch, server: Server) -> None:
+        """Keep the start and sample its processes."""
+        self.server = server
+        self._keep(launches=(*self.environment.launches, launch))
+        for difference in _sentences(launch.effective.details.get("differences")):
+            self.view.note(f"{launch.engine_id}: {difference}")
+
+    def stopped(self) -> None:
+        """Nothing more to sample."""
+        self.server = None
+
+    def request_ended(self, trace: RequestTrace) -> None:
+        """Count it."""
+        self._done += 1
+        if trace.error is not None and trace.role == "measured":
+            self._failures += 1
+        if self.sampler.failure is not None:
+            raise self.sampler.failure
+        self._show()
+
+    def tokens(self, count: int) -> None:
+        """Tokens have arrived."""
+        self.rate.add(count)
+        self._show()
+
+    def cell_ended(self, record: CellRecord) -> None:
+        """Judge the cell and keep it, on disk before anything else happens."""
+        self.sampler.cell_id = None
+        spec = self.plan.spec
+        line = archive.line_of(record, prompts_exact=self.prompts_exact, strict=spec.strict)
+        found = archive.judge(self.folder, record, spec, line)
+        archive.write_cell(self.folder, line, found)
+        self.results.append(found)
+        self._timed.append((record.cell, (record.finished_ns - record.started_ns) / 1e9))
+        if found.status != "ok":
+            for finding in found.findings:
+                self.view.note(f"{finding.severity}: {finding.text}")
+
+    def launch_failed(self, step: StartEngine, error: EdgeAgentError) -> None:
+        """Remember why; its cells will be missing."""
+        self.failed_starts.append(error)
+        self.view.note(str(error))
+        finding = Finding("engine_died", "suspect", str(error), ())
+        if finding not in self.environment.findings:
+            self._keep(findings=(*self.environment.findings, finding))
+        self._step = step
+
+    def note(self, text: str) -> None:
+        """Show a line."""
+        self.view.note(text)
+
+    # ------------------------------------------------------------------------- inside
+
+    def _keep(
+        self,
+        launches: tuple[Launch, ...] | None = None,
+        findings: tuple[Finding, ...] | None = None,
+    ) -> None:
+        now = self.environment
+        self.environment = replace(
+            now,
+            launches=now.launches if launches is None else launches,
+            findings=now.findings if findings is None else findings,
+        )
+        archive.write_environment(self.folder, self.environment)
+
+    def _show(self) -> None:
+        step = self._step
+        if step is None:
+            return
+        cell = getattr(step, "cell", None)
+        phases = getattr(step, "phases", ())
+        planned = [phase.requests for phase in phases]
+        latest = self.sampler.latest
+        values = latest.values if latest is not None else {}
+        self.view.update(
+            ProgressState(
+                what=_WORDS[step.kind],
+                step=self._number[0],
+                steps=self._number[1],
+                cell=label(cell) if cell is not None else None,
+                requests_done=self._done if phases else None,
+                requests_planned=sum(n or 0 for n in planned)
+                if planned and None not in planned
+                else None,
+                elapsed_s=time.monotonic() - self._begun,
+                left_s=time_left_s(self._left(), self._timed, self.speeds),
+                tokens_per_s=self.rate.now(),
+                engine_bytes=_bytes(values.get("engine.rss_bytes")),
+                host_available_bytes=_bytes(values.get("host.available_bytes")),
+                failures=self._failures,
+            )
+        )
+
+    def _left(self) -> Sequence[Cell]:
+        done = {found.cell.cell_id for found in self.results}
+        return [cell for cell in self.plan.cells if cell.cell_id not in done]
+
+
+def _bytes(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _sentences(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, (list, tuple)) else []
