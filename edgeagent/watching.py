@@ -35,6 +35,8 @@ from edgeagent.report.progress import ProgressState
 from edgeagent.store.runfolder import RunFolder
 
 _RATE_WINDOW_S = 3.0
+_SHOW_EVERY_S = 0.25
+"""Tokens arrive by the thousand a second; the display is told four times."""
 
 _WORDS = {
     "start": "starting the engine",
@@ -70,9 +72,8 @@ class TokenRate:
         self._seen: deque[tuple[float, int]] = deque()
         self._total = 0
 
-    def add(self, tokens: int) -> None:
-        """Tokens have arrived now."""
-        now = time.monotonic()
+    def add(self, tokens: int, now: float) -> None:
+        """Tokens have arrived."""
         self._seen.append((now, tokens))
         self._total += tokens
         self._forget(now)
@@ -110,6 +111,7 @@ class Watching:
 
     def __post_init__(self) -> None:
         self._begun = time.monotonic()
+        self._shown_at = 0.0
         self._step: Step | None = None
         self._number = (0, 0)
         self._done = 0
@@ -143,12 +145,13 @@ class Watching:
             self._failures += 1
         if self.sampler.failure is not None:
             raise self.sampler.failure
-        self._show()
+        self._show_by(time.monotonic())
 
     def tokens(self, count: int) -> None:
         """Tokens have arrived."""
-        self.rate.add(count)
-        self._show()
+        now = time.monotonic()
+        self.rate.add(count, now)
+        self._show_by(now)
 
     def cell_ended(self, record: CellRecord) -> None:
         """Judge the cell and keep it, on disk before anything else happens."""
@@ -191,7 +194,12 @@ class Watching:
         )
         archive.write_environment(self.folder, self.environment)
 
+    def _show_by(self, now: float) -> None:
+        if now - self._shown_at >= _SHOW_EVERY_S:
+            self._show()
+
     def _show(self) -> None:
+        self._shown_at = time.monotonic()
         step = self._step
         if step is None:
             return

@@ -13,8 +13,10 @@ import re
 import signal
 import socket
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
 from edgeagent.errors import EngineError
 
@@ -28,6 +30,7 @@ _SCRUBBED = frozenset({"AIP_MODE"})
 _KEEPER = Path(__file__).with_name("keeper.py")
 _LAST_WORDS_BYTES = 64 * 1024
 _SENTENCE = 300
+_LOOK_EVERY_S = 1.0
 
 _KNOWN_LAST_WORDS = (
     # In order of how much they explain; llama.cpp first (facts: its log of b10434 and b11434).
@@ -98,6 +101,8 @@ class EngineProcess:
         self._log_start = log_start
         self._status: int | None = None
         self._stopping = False
+        self._tree: tuple[int, ...] = ()
+        self._looked_at = 0.0
         self._reader = asyncio.ensure_future(self._listen())
 
     @classmethod
@@ -142,9 +147,17 @@ class EngineProcess:
         return self._status
 
     def pids(self) -> tuple[int, ...]:
-        """Every living process of the engine."""
+        """Every process of the engine that lived when it was last looked, a second ago at most."""
         import psutil  # because only a running engine needs it
 
+        # Finding descendants reads every process of the box: too dear for each sample.
+        if time.monotonic() - self._looked_at < _LOOK_EVERY_S and self._status is None:
+            return self._tree
+        self._looked_at = time.monotonic()
+        self._tree = self._look(psutil)
+        return self._tree
+
+    def _look(self, psutil: ModuleType) -> tuple[int, ...]:
         try:
             tree = psutil.Process(self._keeper.pid).children(recursive=True)
         except psutil.Error:

@@ -7,7 +7,8 @@ sent (`--stamps FILE`, one line a request), so that a client's own stamps can be
     python -m edgeagent.engines.scripted --port 0 -np 4 -c 16384 --ttft-ms 100 --itl-ms 20
 
 In a test: `async with ScriptedServer(Script(slots=2)) as server: ... server.url`.
-The rules of slots and cache are in scripted_slots.py, those of streams in scripted_stream.py.
+The rules of slots and cache are in scripted_slots.py, those of streams in scripted_stream.py, and
+how HTTP is spoken in scripted_line.py.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ import json
 import os
 import signal
 import socket
-import struct
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, NoReturn
 
+from edgeagent.engines.scripted_line import Line
 from edgeagent.engines.scripted_slots import Slot, Slots, common_prefix, tokenize
 from edgeagent.engines.scripted_stream import (
     FINGERPRINT,
@@ -52,7 +53,6 @@ _ROUTES: Mapping[str, Route] = {
 }
 _PUBLIC = ("/health", "/v1/health")
 _OPTIONAL = {"/metrics": "--metrics", "erase": "--slot-save-path"}
-_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,6 @@ class Script:
     """How long a connection may wait for its next request."""
 
 
-class _GoneError(Exception):
-    """The client is not there any more, or has been thrown out."""
-
-
 class ScriptedServer:
     """The server; an async context manager that listens while it is open."""
 
@@ -97,13 +93,17 @@ class ScriptedServer:
         self._requests = 0
         self._counters = dict.fromkeys(_COUNTERS, 0)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
         self._stamps: IO[str] | None = None
         self._loading = False
 
     async def __aenter__(self) -> ScriptedServer:
         script = self._script
-        self._server = await asyncio.start_server(self._accept, script.host, script.port)
+        family = socket.AF_INET6 if ":" in script.host else socket.AF_INET
+        listener = socket.create_server((script.host, script.port), family=family, backlog=256)
+        listener.setblocking(False)
+        self._listener = listener
+        self._start(self._accept(listener))
         if script.stamps is not None:
             self._stamps = script.stamps.open("a", encoding="utf-8", buffering=1)
         self._loading = script.load_s > 0
@@ -114,27 +114,30 @@ class ScriptedServer:
     def _loaded(self) -> None:
         self._loading = False
 
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._server is not None:
-            self._server.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._server is not None:
-            await self._server.wait_closed()
+        if self._listener is not None:
+            self._listener.close()
         if self._stamps is not None:
             self._stamps.close()
 
     @property
     def port(self) -> int:
         """The port it listens on."""
-        assert self._server is not None  # noqa: S101  # because asked before it is open
-        port: int = self._server.sockets[0].getsockname()[1]
+        assert self._listener is not None  # noqa: S101  # because asked before it is open
+        port: int = self._listener.getsockname()[1]
         return port
 
     @property
@@ -145,34 +148,32 @@ class ScriptedServer:
 
     # -------------------------------------------------------------------------- connections
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101  # because asyncio runs this as one
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            sock, _ = await loop.sock_accept(listener)
+            self._start(self._serve_until_gone(Line(sock)))
+
+    async def _serve_until_gone(self, line: Line) -> None:
         try:
-            await self._serve(_Line(reader, writer))
-        except (OSError, EOFError, _GoneError, asyncio.TimeoutError, asyncio.CancelledError):
+            await self._serve(line)
+        except (OSError, EOFError, asyncio.TimeoutError, asyncio.CancelledError):
             pass  # gone, idle for too long, or the server is closing
         finally:
-            writer.close()
-            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
-                await writer.wait_closed()
+            line.close()
 
-    async def _serve(self, line: _Line) -> None:
+    async def _serve(self, line: Line) -> None:
         answers = 0
         while True:
             head, body = await asyncio.wait_for(line.request(), self._script.idle_s)
             answers += 1
             line.last = answers >= self._script.keep_alive
-            line.arrived_ns = time.monotonic_ns()
             method, path, key = _read_head(head)
             await self._answer(line, f"{method} {path}", key, body)
             if line.last:
                 return
 
-    async def _answer(self, line: _Line, asked: str, key: str | None, body: bytes) -> None:
+    async def _answer(self, line: Line, asked: str, key: str | None, body: bytes) -> None:
         method, _, target = asked.partition(" ")
         path = target.partition("?")[0]
         if self._loading:
@@ -188,7 +189,7 @@ class ScriptedServer:
 
     # ----------------------------------------------------------------------- small endpoints
 
-    def _get(self, line: _Line, path: str) -> None:
+    def _get(self, line: Line, path: str) -> None:
         script = self._script
         per_slot = script.context // script.slots
         if path in _PUBLIC:
@@ -239,7 +240,7 @@ class ScriptedServer:
             for name, value in values.items()
         )
 
-    def _post(self, line: _Line, target: str, body: bytes) -> None:
+    def _post(self, line: Line, target: str, body: bytes) -> None:
         path, _, query = target.partition("?")
         if path == "/tokenize":
             content = _mapping(body).get("content")
@@ -249,7 +250,7 @@ class ScriptedServer:
         else:
             line.error(404, "File Not Found", "not_found_error")
 
-    def _erase(self, line: _Line, number: str) -> None:
+    def _erase(self, line: Line, number: str) -> None:
         if "erase" in self._script.absent:
             line.error(501, "This server does not support slots action.", "not_supported_error")
         elif number.isdigit() and int(number) < len(self._slots.all):
@@ -261,7 +262,7 @@ class ScriptedServer:
 
     # ---------------------------------------------------------------------------- generating
 
-    async def _generate(self, line: _Line, route: Route, body: bytes) -> None:
+    async def _generate(self, line: Line, route: Route, body: bytes) -> None:
         self._requests += 1
         try:
             ask = wanted(route, _mapping(body))
@@ -307,7 +308,7 @@ class ScriptedServer:
             counters["spec_decode_num_draft_tokens_total"] += len(served.ids)
             counters["spec_decode_num_accepted_tokens_total"] += len(served.ids) // 2
 
-    async def _stream(self, line: _Line, ask: Wanted, served: Served) -> None:
+    async def _stream(self, line: Line, ask: Wanted, served: Served) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         line.begin_stream()
@@ -318,7 +319,7 @@ class ScriptedServer:
                 if wait_s > 0:
                     await asyncio.sleep(wait_s)
                 if not line.alive():
-                    raise _GoneError
+                    raise ConnectionResetError
                 if beat.tokens:
                     written.append(time.monotonic_ns())
                 if beat.data:
@@ -329,7 +330,7 @@ class ScriptedServer:
         finally:
             self._note(line, ask, written)
 
-    async def _break(self, line: _Line, beat: Beat) -> NoReturn:
+    async def _break(self, line: Line, beat: Beat) -> NoReturn:
         if beat.then == "hang":
             await line.gone()
         elif beat.then == "die" and self._may_die:
@@ -338,9 +339,9 @@ class ScriptedServer:
             os._exit(1)
         elif beat.then != "cut":
             line.reset()
-        raise _GoneError
+        raise ConnectionResetError
 
-    def _note(self, line: _Line, ask: Wanted, written: Sequence[int]) -> None:
+    def _note(self, line: Line, ask: Wanted, written: Sequence[int]) -> None:
         if self._stamps is not None:
             entry = {"tag": ask.tag, "arrived_ns": line.arrived_ns, "written_ns": written}
             self._stamps.write(json.dumps(entry) + "\n")
@@ -355,7 +356,7 @@ _COUNTERS = (
 )
 
 
-def _instead(line: _Line, words: frozenset[str]) -> bool:
+def _instead(line: Line, words: frozenset[str]) -> bool:
     """Answer with something that is no stream, if a fault says so."""
     if "http_500" in words:
         line.error(500, "the script says so", "server_error")
@@ -369,88 +370,6 @@ def _instead(line: _Line, words: frozenset[str]) -> bool:
     else:
         return False
     return True
-
-
-class _Line:
-    """One connection and how HTTP is spoken on it."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self.arrived_ns = 0
-        self.last = False
-
-    async def request(self) -> tuple[bytes, bytes]:
-        """Head and body of the next request."""
-        head = await self._reader.readuntil(b"\r\n\r\n")
-        length = next(
-            (
-                int(line.split(b":", 1)[1])
-                for line in head.split(b"\r\n")
-                if line.lower().startswith(b"content-length:")
-            ),
-            0,
-        )
-        return head, await self._reader.readexactly(length)
-
-    def alive(self) -> bool:
-        """Whether somebody still listens."""
-        return not (self._reader.at_eof() or self._writer.is_closing())
-
-    async def gone(self) -> None:
-        """Return once nobody listens any more."""
-        while await self._reader.read(1024):
-            pass
-
-    def raw(self, data: bytes) -> None:
-        """Bytes as they are."""
-        self._writer.write(data)
-
-    def _head(self, status: int, kind: str, more: str) -> bytes:
-        keep = "Connection: close" if self.last else "Keep-Alive: timeout=5"
-        return (
-            f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}\r\n{keep}\r\n"
-            f"Server: scripted\r\nContent-Type: {kind}\r\n{more}\r\n\r\n"
-        ).encode()
-
-    def send(self, status: int, kind: str, body: bytes) -> None:
-        """A whole answer."""
-        self.raw(self._head(status, kind, f"Content-Length: {len(body)}") + body)
-
-    def json(self, status: int, value: object) -> None:
-        """A whole answer in JSON."""
-        self.send(status, "application/json; charset=utf-8", json.dumps(value).encode())
-
-    def error(self, status: int, message: str, kind: str) -> None:
-        """An error in llama-server's form."""
-        self.json(status, {"error": {"code": status, "message": message, "type": kind}})
-
-    def too_long(self, tokens: int, context: int) -> None:
-        """A prompt that does not fit into a slot."""
-        text = (
-            f"request ({tokens} tokens) exceeds the available context size ({context} tokens), "
-            "try increasing it"
-        )
-        error = {"code": 400, "message": text, "type": "exceed_context_size_error"}
-        self.json(400, {"error": {**error, "n_prompt_tokens": tokens, "n_ctx": context}})
-
-    def begin_stream(self) -> None:
-        """The head of an event stream."""
-        self.raw(self._head(200, "text/event-stream", "Transfer-Encoding: chunked"))
-
-    def chunk(self, data: bytes) -> None:
-        """One chunk of it."""
-        self.raw(b"%x\r\n%b\r\n" % (len(data), data))
-
-    def end_stream(self) -> None:
-        """Its proper end."""
-        self.raw(b"0\r\n\r\n")
-
-    def reset(self) -> None:
-        """Break the connection off, so that the peer sees a reset."""
-        sock = self._writer.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._writer.transport.abort()
 
 
 def _read_head(head: bytes) -> tuple[str, str, str | None]:

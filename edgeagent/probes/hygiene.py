@@ -1,32 +1,41 @@
 """Is the box in a state in which its numbers mean something?
 
 Read, never changed: CPU governor, temperature, throttling counters, load and pressure stall
-information, wherever the kernel shows them. Counters are totals since boot; the reader takes
-differences. A file that is missing on this kind of box gives None and a reason, never 0.
+information, wherever the kernel shows them. Counters are totals since boot; `doubts` takes the
+differences over a cell. A file that this kind of box lacks gives None and a reason, never 0.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from edgeagent.core.model import MemorySample
 from edgeagent.ports import Readings
 
 T = TypeVar("T")
 
 _PRESSURES = ("cpu", "memory", "io")
 _SAVERS = frozenset({"powersave", "low-power", "quiet", "cool"})
+_TOO_HOT_MILLI_C = 150_000
 _SELF_GOVERNING = frozenset({"intel_pstate", "amd-pstate-epp"})
 """Drivers whose "powersave" governor is the ordinary one: it goes to full speed under load."""
 
 
 class HygieneProbe:
-    """State of the host: see `Probe`. Small files only; about a millisecond per reading."""
+    """State of the host: see `Probe`.
+
+    Read at most every `every_s` seconds, because there are files for every core and none of them
+    changes fast; a reading in between has no values at all.
+    """
 
     name = "hygiene"
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    def __init__(self, root: Path = Path("/"), every_s: float = 1.0) -> None:
+        self._every_s = every_s
+        self._next_s = 0.0
         self._proc = root / "proc"
         self._cpus = root / "sys/devices/system/cpu"
         self._zones = tuple(sorted((root / "sys/class/thermal").glob("thermal_zone*/temp")))
@@ -36,9 +45,12 @@ class HygieneProbe:
         self._overcurrents = tuple(sorted((root / "sys/class/hwmon").glob("hwmon*/oc*_event_cnt")))
         self._profile = root / "sys/firmware/acpi/platform_profile"
 
-    def read(self, pids: Sequence[int]) -> Readings:
-        """Return the readings of now; `pids` does not matter."""
-        del pids
+    def read(self, pids: Sequence[int]) -> Readings:  # noqa: ARG002  # because every probe is asked alike
+        """Return the readings of now, or none before their time; `pids` does not matter."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return {}, {}
+        self._next_s = now_s + self._every_s
         found = {
             "hygiene.temperature_max_c": hottest_c(_texts(self._zones)),
             "hygiene.throttle_count": total(_texts(self._throttles)),
@@ -60,7 +72,6 @@ class HygieneProbe:
             "cpu_governors": sorted(self._words("cpu[0-9]*/cpufreq/scaling_governor")) or None,
             "cpu_frequency_driver": self._driver(),
             "platform_profile": _text(self._profile),
-            "power_saver": None if (saver := self._power_saver()) is None else bool(saver),
             "boost": _text(self._cpus / "cpufreq/boost"),
             "no_turbo": _text(self._cpus / "intel_pstate/no_turbo"),
         }
@@ -77,6 +88,39 @@ class HygieneProbe:
     def _words(self, pattern: str) -> set[str]:
         return set(_texts(self._cpus.glob(pattern)))
 
+
+# ----------------------------------------------------------------------------------------- judging
+
+
+def doubts(samples: Iterable[MemorySample]) -> Mapping[str, str]:
+    """Return what speaks against a cell's numbers: `power_saver`, `throttled`; empty when nothing.
+
+    `samples` are those of the cell, in order.
+    """
+    found = {}
+    seen: dict[str, tuple[float, float]] = {}
+    for sample in samples:
+        for name, value in sample.values.items():
+            if name.startswith("hygiene.") and value is not None:
+                first, _ = seen.get(name, (value, value))
+                seen[name] = (first, value)
+    if seen.get("hygiene.power_saver", (0, 0)) != (0, 0):
+        found["power_saver"] = "the CPU governor or the platform profile is set to save power"
+    rises = [
+        f"{words} rose by {last - first:.0f}"
+        for name, words in _COUNTERS.items()
+        for first, last in [seen.get(name, (0, 0))]
+        if last > first
+    ]
+    if rises:
+        found["throttled"] = " and ".join(rises)
+    return found
+
+
+_COUNTERS = {
+    "hygiene.throttle_count": "the CPU's thermal throttle count",
+    "hygiene.overcurrent_count": "the board's over-current count",
+}
 
 # ------------------------------------------------------------------------------------------ parsing
 
@@ -98,10 +142,8 @@ def hottest_c(texts: Iterable[str]) -> float | None:
 
     Zones that are switched off report nothing, or values far outside of what a chip survives.
     """
-    plausible = [
-        milli / 1000 for milli in map(_integer, texts) if milli is not None and 0 < milli < 150_000
-    ]
-    return max(plausible, default=None)
+    milli = [value for value in map(_integer, texts) if value is not None]
+    return max((m / 1000 for m in milli if 0 < m < _TOO_HOT_MILLI_C), default=None)
 
 
 def total(texts: Iterable[str]) -> int | None:
@@ -113,7 +155,7 @@ def total(texts: Iterable[str]) -> int | None:
 def load_1min(text: str) -> float | None:
     """Return the load average over the last minute."""
     try:
-        return float(text.split()[0])
+        return float(text.split(maxsplit=1)[0])
     except (ValueError, IndexError):
         return None
 

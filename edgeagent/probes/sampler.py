@@ -27,10 +27,6 @@ class Schedule:
     start_ns: int
     period_ns: int
 
-    def lateness_ns(self, now_ns: int, due_ns: int) -> int:
-        """Return how long ago `due_ns` was; 0 when it is still to come."""
-        return max(0, now_ns - due_ns)
-
     def next_due_ns(self, now_ns: int) -> int:
         """Return the first moment of the schedule after now."""
         passed = (now_ns - self.start_ns) // self.period_ns
@@ -41,7 +37,8 @@ class Sampler:
     """Reads `probes` at `hz` from `start` until `stop` and gives each sample to `sink`.
 
     `pids` tells the engine's process tree at the moment of asking; `cell_id` may be set by the
-    caller at any time and marks the samples taken from then on.
+    caller at any time and marks the samples taken from then on. Why a value is None stands in the
+    first sample of a cell that lacks it, and again when the reason changes.
     """
 
     def __init__(
@@ -54,7 +51,7 @@ class Sampler:
     ) -> None:
         self.cell_id: str | None = None
         self.latest: MemorySample | None = None
-        """The last sample with every reason in it; None before the first."""
+        """The last sample, with every reason in it; None before the first."""
         self.failure: EdgeAgentError | None = None
         """Why samples are no longer kept: the sink could not take one. None while all is well."""
         self._probes = tuple(probes)
@@ -62,7 +59,8 @@ class Sampler:
         self._sink = sink
         self._pids = pids
         self._period_ns = round(NS_PER_S / hz)
-        self._told: Mapping[str, str] | None = None
+        self._told: dict[str, str] = {}
+        self._told_cell: str | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -77,19 +75,26 @@ class Sampler:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-            for probe in self._probes:
-                probe.close()
+        for probe in self._probes:
+            probe.close()
 
     def take(self, due_ns: int) -> None:
         """Take the sample that was due at `due_ns` and hand it on."""
         now_ns = self._clock.now_ns()
         cell_id = self.cell_id
         values, absent = self._read_all()
-        sample = MemorySample(now_ns, max(0, now_ns - due_ns), cell_id, values, absent)
-        self.latest = sample
-        news = absent if absent != self._told else {}
-        self._told = absent
-        self._keep(MemorySample(now_ns, sample.late_ns, cell_id, values, news))
+        late_ns = max(0, now_ns - due_ns)
+        self.latest = MemorySample(now_ns, late_ns, cell_id, values, absent)
+        news = self._news(cell_id, absent)
+        self._keep(MemorySample(now_ns, late_ns, cell_id, values, news))
+
+    def _news(self, cell_id: str | None, absent: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the reasons that this cell's samples have not told yet."""
+        if cell_id != self._told_cell:
+            self._told_cell, self._told = cell_id, {}
+        news = {name: why for name, why in absent.items() if self._told.get(name) != why}
+        self._told.update(news)
+        return news
 
     def _keep(self, sample: MemorySample) -> None:
         if self.failure is not None:

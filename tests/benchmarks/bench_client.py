@@ -117,9 +117,7 @@ def scripted_server(*arguments: str, stamps: Path) -> Iterator[str]:
 @contextlib.contextmanager
 def spinning(count: int) -> Iterator[None]:
     """`count` processes that take whatever processor time they get."""
-    processes = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)
-    ]
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
     finally:
@@ -191,9 +189,7 @@ def compare(
 
 def memory_mb() -> tuple[float, float]:
     """Resident memory of this process now and at its peak, in MB."""
-    fields = dict(
-        line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines()
-    )
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     now, peak = (int(fields[name].split()[0]) * 1024 / 1e6 for name in ("VmRSS", "VmHWM"))
     return now, peak
 
