@@ -34,7 +34,10 @@ from edgeagent.load.drive import Halt
 from edgeagent.load.runner import Line, Runner, World
 from edgeagent.load.stream import LoadClient
 from edgeagent.ports import Server
-from edgeagent.probes import box, host
+from edgeagent.probes import box
+from edgeagent.probes.host import HostProbe
+from edgeagent.probes.hygiene import HygieneProbe
+from edgeagent.probes.nvml import NvmlProbe
 from edgeagent.probes.sampler import Sampler
 from edgeagent.store.runfolder import RunFolder, RunReader
 from edgeagent.watching import View, Watching
@@ -94,7 +97,8 @@ async def _run(
 ) -> _Ending:
     """Carry the plan out; everything seen is in the folder when this returns."""
     clock = SystemClock()
-    sampler = Sampler([host.HostProbe()], clock, folder.append_sample, lambda: _pids(watching))
+    probes = (HostProbe(), NvmlProbe(), HygieneProbe())
+    sampler = Sampler(probes, clock, folder.append_sample, lambda: _pids(watching))
     watching = Watching(
         plan=parts.plan,
         folder=folder,

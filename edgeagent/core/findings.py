@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from edgeagent.core.metrics import CellMetrics
+from edgeagent.core.metrics import CellMetrics, ValueSummary
 from edgeagent.core.model import Cell, CellRecord, Finding, Launch, Severity
 from edgeagent.core.plan import label
 from edgeagent.core.stats import deviation, mean, trend_p_value
@@ -76,7 +76,6 @@ CODES: Mapping[str, Severity] = {
     "late_samples": "warning",
     "engine_differs_from_request": "warning",
     "speculation_never_drafted": "suspect",
-    "cpu_fallback": "suspect",
     "power_saver": "warning",
     "throttled": "suspect",
     "unstable_over_repeats": "warning",
@@ -93,7 +92,6 @@ class CellEvidence:
     record: CellRecord
     metrics: CellMetrics
     prompts_exact: bool = True
-    hygiene: Mapping[str, object] | None = None
 
     @property
     def cell(self) -> Cell:
@@ -258,14 +256,28 @@ def _engine(evidence: CellEvidence) -> _Found:
             f"{name}: speculation is on and not one draft was accepted, so this cell measures "
             "its cost only, or nothing of it",
         )
-    hygiene = evidence.hygiene or {}
-    if hygiene.get("power_saver"):
+    yield from _box(metrics.memory.values, name)
+
+
+def _box(values: Mapping[str, ValueSummary], name: str) -> _Found:
+    """What the state of the box says, where it can be read."""
+    saver = values.get("hygiene.power_saver")
+    if saver is not None and saver.peak:
         yield (
             "power_saver",
-            f"{name}: the box was in a power-saving state: {hygiene['power_saver']}",
+            f"{name}: the box runs in a power-saving state: set its governor or power mode to "
+            "performance and measure again",
         )
-    if hygiene.get("throttled"):
-        yield "throttled", f"{name}: the box was throttled: {hygiene['throttled']}"
+    for counter in ("hygiene.throttle_count", "hygiene.overcurrent_count"):
+        count = values.get(counter)
+        if count is not None and count.peak is not None and count.low is not None:
+            events = count.peak - count.low
+            if events:
+                yield (
+                    "throttled",
+                    f"{name}: the box was throttled {events:.0f} times while it was measured: "
+                    "cool it, or give it a stronger supply",
+                )
 
 
 def _data(evidence: CellEvidence) -> _Found:

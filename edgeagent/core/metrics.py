@@ -22,7 +22,7 @@ from itertools import chain, pairwise
 from typing import Literal
 
 from edgeagent.core.model import CellRecord, MemorySample, RequestTrace, Slo
-from edgeagent.core.stats import Distribution, distribution
+from edgeagent.core.stats import Distribution, distribution, mean
 
 _NS = 1e9
 
@@ -61,8 +61,9 @@ class ValueSummary:
 
     peak: float | None
     mean: float | None
+    low: float | None = None
     reason: str | None = None
-    """Why both are null."""
+    """Why all are null."""
 
 
 @dataclass(frozen=True)
@@ -320,6 +321,14 @@ def _end_ns(trace: RequestTrace) -> int:
     return max(trace.finished_ns or 0, trace.last_token_ns or 0, trace.sent_ns or 0)
 
 
+def _served_ns(trace: RequestTrace) -> int:
+    """When a request had all its tokens.
+
+    Not when its end was said: that comes after the last token, which closes some windows.
+    """
+    return trace.last_token_ns or _end_ns(trace)
+
+
 def inflight_mean(loading: Sequence[RequestTrace], window: Window | None) -> float | None:
     """Requests in flight, averaged over the window's time."""
     if window is None or window.end_ns <= window.begin_ns:
@@ -357,9 +366,9 @@ def _rates(
         if window.holds(at_ns)
     )
     # A request of the lead-in that ends in the window took part in it like any other.
-    ended = [trace for trace in loading if trace.ok and window.holds(_end_ns(trace))]
+    ended = [trace for trace in loading if trace.ok and window.holds(_served_ns(trace))]
     prompts = sum(trace.prompt_tokens or 0 for trace in ended)
-    good_ended = sum(1 for trace in good if window.holds(_end_ns(trace)))
+    good_ended = sum(1 for trace in good if window.holds(_served_ns(trace)))
     return _Rates(
         output_tokens_per_s=output / window.seconds,
         total_tokens_per_s=(output + prompts) / window.seconds,
@@ -458,7 +467,7 @@ def _vllm_equivalent(ok: Sequence[RequestTrace]) -> VllmEquivalent:
         mean_ttft_s=_seconds(ttft.mean),
         median_ttft_s=_seconds(ttft.p50),
         p99_ttft_s=_seconds(ttft.p99),
-        mean_tpot_s=sum(tpots) / len(tpots) if tpots else None,
+        mean_tpot_s=mean(tpots),
         mean_itl_s=_seconds(gaps.mean),
     )
 
@@ -491,8 +500,8 @@ def _value_summary(
 ) -> ValueSummary:
     values = [value for s in samples if (value := s.values.get(name)) is not None]
     if not values:
-        return ValueSummary(None, None, reasons.get(name, "never read in this cell"))
-    return ValueSummary(peak=max(values), mean=sum(values) / len(values))
+        return ValueSummary(None, None, reason=reasons.get(name, "never read in this cell"))
+    return ValueSummary(peak=max(values), mean=sum(values) / len(values), low=min(values))
 
 
 def _client(record: CellRecord, events: int) -> ClientSummary:

@@ -8,6 +8,7 @@ like a client that was early.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import struct
@@ -95,10 +96,8 @@ class Line:
     def raw(self, data: bytes) -> None:
         """Bytes as they are. Raises OSError when nobody listens."""
         self._out += data
-        try:
+        with contextlib.suppress(BlockingIOError):
             self._out = self._out[self._sock.send(self._out) :]
-        except BlockingIOError:
-            pass
 
     def _head(self, status: int, kind: str, more: str) -> bytes:
         keep = "Connection: close" if self.last else "Keep-Alive: timeout=5"

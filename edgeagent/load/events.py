@@ -19,6 +19,8 @@ Channel = Literal["answer", "reasoning", "tool", "none"]
 
 DONE = b"[DONE]"
 
+_decode = json.JSONDecoder().decode  # `json.loads` looks for the encoding first, at every event
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -52,15 +54,15 @@ class StreamMeter:
 
     def read(self, payload: bytes) -> Seen:
         """What the event says; never raises."""
-        if payload == DONE:
+        if payload.strip() == DONE:
             return _DONE
         try:
-            event = json.loads(payload)
+            event = _decode(payload.decode())
         except (ValueError, RecursionError):
             return Seen(malformed=f"an event is not JSON: {_excerpt(payload)}")
         if not isinstance(event, dict):
             return Seen(malformed=f"an event is not an object: {_excerpt(payload)}")
-        if (error := event.get("error")) is not None:
+        if error := event.get("error"):
             return Seen(error=_error_text(error))
         return self._own_route(event) if "choices" not in event else self._choices(event)
 
@@ -73,9 +75,11 @@ class StreamMeter:
         self._usage(event.get("usage"), final=choice is None)
         running = self._running(event)
         if not isinstance(choice, dict):
-            return _NOTHING
+            # The last event's timings may count tokens that had no event: held back by the
+            # server's chat parser, or the end-of-text token itself.
+            return _NOTHING if running is None else self._counted(running, None, "none")
         reason = choice.get("finish_reason")
-        if isinstance(reason, str):
+        if isinstance(reason, str) and reason:
             self.finish_reason = reason
             self._usage(event.get("usage"), final=True)
         channel = _channel(choice)
@@ -115,7 +119,9 @@ class StreamMeter:
         if isinstance(timings, dict):
             self._timings(timings)
             total = _count(timings.get("predicted_n"))
-            if total is not None:
+            if total is not None and self.source in (None, "timings"):
+                # Timings that come only at the end do not say when their tokens came: then the
+                # count that went before stays, and its difference to the final one shows.
                 self.source = "timings"
                 return total
         usage = event.get("usage")
@@ -127,8 +133,9 @@ class StreamMeter:
 
     def _counted(self, running: int | None, token_ids: object, channel: Channel) -> Seen:
         if running is not None:
-            self.source = self.source or "usage"
             new = max(0, running - self._total)
+            if new:
+                self.source = self.source or "usage"
             self._total = max(self._total, running)
             return Seen(new, channel if new else "none")
         if isinstance(token_ids, list) and self.source in (None, "token_ids"):
@@ -196,6 +203,6 @@ def _excerpt(payload: bytes) -> str:
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """Somebody else's text, fit for a record: one line, not too long."""
-    text = " ".join(text.split())
+    """Somebody else's text, fit for a record: one line, not too long, encodable."""
+    text = " ".join(text.split()).encode("utf-8", "replace").decode()
     return text if len(text) <= limit else text[: limit - 1] + "…"

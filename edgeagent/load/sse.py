@@ -31,7 +31,7 @@ class SseParser:
             and not self._data
             and chunk.startswith(b"data: ")
             and chunk.endswith(b"\n\n")
-            and chunk.find(b"\n") == len(chunk) - 2
+            and chunk.find(b"\n") == len(chunk) - 2 > 6
             and b"\r" not in chunk
         ):
             return [chunk[6:-2]]
@@ -64,9 +64,9 @@ class SseParser:
 
     def _line(self, line: bytes, payloads: list[bytes]) -> None:
         if not line:
-            if self._data:
+            if any(self._data):
                 payloads.append(b"\n".join(self._data))
-                self._data = []
+            self._data = []
             return
         if line.startswith(b"data:"):
             self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])

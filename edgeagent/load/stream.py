@@ -12,13 +12,12 @@ import asyncio
 import contextlib
 import json
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import h11
 import httpx
 
 from edgeagent.core.model import ErrorKind, Limits, RequestTrace
@@ -28,7 +27,6 @@ from edgeagent.load.sse import SseOverflowError, SseParser
 from edgeagent.load.transport import (
     Answer,
     ChunkError,
-    ClosedBeforeAnswerError,
     KernelStampTransport,
     Read,
     Target,
@@ -41,7 +39,10 @@ if TYPE_CHECKING:
 
 _SUCCESS = range(200, 300)
 _CLIENT_ERRORS = range(400, 500)
+_SERVER_ERRORS = range(500, 600)
 _MAX_ERROR_BODY = 64 * 1024
+_END_S = 1.0
+"""How long the end of the HTTP answer may follow the end mark of the stream."""
 _WATCH_S = 0.25
 """How often limits are looked at: far below any of them, and cheap."""
 
@@ -66,14 +67,20 @@ class _Recording:
     first_event_ns: int | None = None
     first_answer: int | None = None
     finished_ns: int | None = None
-    sent_ns: int | None = None
+    request: MutableMapping[str, Any] = field(default_factory=dict)
+    """Where the transport notes `sent_ns` and `retried`, whatever becomes of the answer."""
     headers_ns: int | None = None
     status: int | None = None
-    retried: bool = False
     late_stamps: int = 0
     kernel_stamps: int = 0
     done: bool = False
     last_progress_ns: int = 0
+
+    @property
+    def sent_ns(self) -> int | None:
+        """When the request's last byte was written."""
+        sent_ns: int | None = self.request.get("sent_ns")
+        return sent_ns
 
     def add(self, payload: bytes, read: Read, *, first_of_read: bool) -> int:
         """Take one event; how many tokens it carried. Raises _FailedError."""
@@ -123,6 +130,8 @@ class LoadClient:
         self._on_tokens = on_tokens
         self._transport = KernelStampTransport(_target(url, cacert))
         headers = {"content-type": "application/json", "accept": "text/event-stream"}
+        # A proxy that packs the stream would hold tokens back.
+        headers["accept-encoding"] = "identity"
         if api_key:
             headers["authorization"] = f"Bearer {api_key}"
         self._client = httpx.AsyncClient(
@@ -164,34 +173,33 @@ class LoadClient:
         """Send one request and follow it to its end."""
         recording = _Recording()
         following = asyncio.ensure_future(self._follow(request, recording))
-        failure = await self._until_done(following, recording, halt)
+        try:
+            failure = await self._until_done(following, recording, halt)
+        finally:
+            following.cancel()
+            await asyncio.wait({following})
         if failure is None:
-            failure = _verdict(recording, job)
+            # A _FailedError says how it failed; anything else is our bug and is raised.
+            try:
+                following.result()
+            except _FailedError as error:
+                failure = error
+            else:
+                failure = _verdict(recording, job)
         return _trace(recording, job, scheduled_ns, failure)
 
     async def _until_done(
         self, following: asyncio.Future[None], recording: _Recording, halt: Halt
     ) -> _FailedError | None:
-        """Wait for the answer's end within the limits; why it failed, if it did."""
+        """Wait for the answer's end within the limits; which of them ended it, if one did."""
         begun_ns = self._clock.now_ns()
-        halted = halt.future()
-        failure: _FailedError | None = None
-        while not following.done() and failure is None:
-            await asyncio.wait(
-                {following, halted}, timeout=_WATCH_S, return_when=asyncio.FIRST_COMPLETED
-            )
-            if not following.done():
-                failure = self._overdue(begun_ns, recording, halt)
-        if failure is not None:
-            following.cancel()
-        try:
-            await following
-        except asyncio.CancelledError:
-            if failure is None:
-                raise
-        except _FailedError as error:
-            return failure or error
-        return failure
+        both = {following, halt.future()}
+        while True:
+            await asyncio.wait(both, timeout=_WATCH_S, return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                return None
+            if (failure := self._overdue(begun_ns, recording, halt)) is not None:
+                return failure
 
     def _overdue(self, begun_ns: int, recording: _Recording, halt: Halt) -> _FailedError | None:
         if halt.reason is not None:
@@ -211,26 +219,23 @@ class LoadClient:
         built = self._client.build_request(
             "POST", request.path, content=request.body, headers=list(request.headers)
         )
+        recording.request = built.extensions
         try:
             response = await self._client.send(built, stream=True)
         except httpx.ConnectError as error:
             raise _FailedError("connect", f"no connection: {error}") from error
         except httpx.RemoteProtocolError as error:
-            recording.sent_ns = built.extensions.get("sent_ns")
             raise _FailedError("protocol", f"the answer is not HTTP: {error}") from error
         except httpx.HTTPError as error:
-            recording.sent_ns = built.extensions.get("sent_ns")
             raise _FailedError("reset", f"the connection broke: {error}") from error
         answer: Answer = response.extensions["answer"]
-        recording.sent_ns = answer.sent_ns
         recording.headers_ns = answer.headers_ns
         recording.status = response.status_code
-        recording.retried = answer.retried
         try:
             await self._body(response, answer, recording)
-        except (httpx.ReadError, OSError, ClosedBeforeAnswerError) as error:
+        except (httpx.ReadError, OSError) as error:
             raise _FailedError("reset", f"the connection broke: {error}") from error
-        except (SseOverflowError, ChunkError, h11.RemoteProtocolError) as error:
+        except (SseOverflowError, ChunkError) as error:
             raise _FailedError("protocol", str(error)) from error
         finally:
             await response.aclose()
@@ -243,11 +248,16 @@ class LoadClient:
             text = await _text(answer)
             raise _FailedError("protocol", f"answered {kind or 'nothing'}, not a stream: {text}")
         parser = SseParser()
-        while (read := await answer.next()) is not None:
+
+        def arrived(read: Read) -> bool:
             self._events(parser.feed(read.data), read, recording)
-        if recording.first_event_ns is not None or not recording.done:
-            last = Read(b"", self._clock.now_ns(), kernel=False)
-            self._events(parser.close(), last, recording)
+            return recording.done
+
+        await answer.each(arrived)
+        if not recording.done:
+            now = Read(b"", self._clock.now_ns(), kernel=False)
+            self._events(parser.close(), now, recording)
+        await _let_it_end(answer)
 
     def _events(self, payloads: list[bytes], read: Read, recording: _Recording) -> None:
         tokens = 0
@@ -311,28 +321,46 @@ def _trace(
         draft_tokens=meter.draft_tokens,
         draft_accepted=meter.draft_accepted,
         wave=job.wave,
-        retried=recording.retried,
+        retried="retried" in recording.request,
     )
 
 
 async def _refusal(status: int, answer: Answer) -> _FailedError:
     text = await _text(answer)
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         body = json.loads(text)
         error = body.get("error", body) if isinstance(body, dict) else body
         message = error.get("message") if isinstance(error, dict) else error
         if isinstance(message, str) and message:
             text = message
-    kind: ErrorKind = "http_4xx" if status in _CLIENT_ERRORS else "http_5xx"
+    kind: ErrorKind = "protocol"  # a redirect or worse: nothing that a server of ours would say
+    if status in _CLIENT_ERRORS:
+        kind = "http_4xx"
+    elif status in _SERVER_ERRORS:
+        kind = "http_5xx"
     return _FailedError(kind, f"answered {status}: {text}")
 
 
 async def _text(answer: Answer) -> str:
     """The beginning of a body that is not a stream, as text."""
-    data = b""
-    while len(data) < _MAX_ERROR_BODY and (read := await answer.next()) is not None:
-        data += read.data
+    data = bytearray()
+
+    def more(read: Read) -> bool:
+        data.extend(read.data)
+        return len(data) >= _MAX_ERROR_BODY
+
+    await answer.each(more)
     return data.decode("utf-8", "replace")
+
+
+async def _let_it_end(answer: Answer) -> None:
+    """Read what follows the stream's end mark, so that the connection can be used again.
+
+    The answer is whole by now: a connection that breaks or stays open costs itself, nothing else.
+    """
+    if not answer.complete:
+        with contextlib.suppress(httpx.ReadError, OSError, ChunkError, asyncio.TimeoutError):
+            await asyncio.wait_for(answer.each(lambda _: False), _END_S)
 
 
 def _target(url: str, cacert: str | None) -> Target:

@@ -21,9 +21,9 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import h11
 import httpx
@@ -31,9 +31,15 @@ import httpx
 SO_TIMESTAMPNS = 35
 """Linux's value; Python's socket module does not name it."""
 
-_ANCILLARY = socket.CMSG_SPACE(16)
+_TIMESPEC = struct.Struct("qq")
+_ANCILLARY = socket.CMSG_SPACE(_TIMESPEC.size)
+_SOL_SOCKET = int(socket.SOL_SOCKET)  # a plain number compares faster than an enum
 _READ_BYTES = 65536
+_CONNECT_S = 10.0
 _MAX_HEAD_BYTES = 65536
+_HEX = b"0123456789abcdefABCDEF"
+_SIZE_DIGITS = 16
+"""Hexadecimal digits of 64 bits."""
 _PLAUSIBLE_NS = 60 * 1_000_000_000
 """A kernel stamp further than this from now was made by a clock that has been set meanwhile."""
 
@@ -108,65 +114,64 @@ class ClosedBeforeAnswerError(Exception):
 class Connection:
     """One connection: a request out, an answer in, again and again."""
 
-    def __init__(self, sock: socket.socket, offset: WallOffset, tls: _Tls | None) -> None:
+    def __init__(self, sock: socket.socket, offset: WallOffset) -> None:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._offset = offset
-        self._tls = tls
-        self._pending: asyncio.Future[None] | None = None
+        self._tls: _Tls | None = None
+        self._step: Callable[[Read], bool] | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._watched = False
         self._got_answer = False
         self.closed = False
-        self.answers = 0
+        self.kept = False
+        """Whether it has waited for a request: then the server may have closed it meanwhile."""
 
     @classmethod
     async def open(cls, target: Target, offset: WallOffset) -> Connection:
         """Connect; raises OSError or ssl.SSLError."""
-        loop = asyncio.get_running_loop()
-        infos = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         error: OSError | None = None
-        for family, kind, protocol, _, address in infos:
-            sock = socket.socket(family, kind, protocol)
+        for family, address in await _addresses(target):
+            sock = socket.socket(family, socket.SOCK_STREAM)
             sock.setblocking(False)
+            connection = cls(sock, offset)
             try:
                 # Before connecting: the first stamps of a machine may be missing otherwise.
                 with contextlib.suppress(OSError):
                     sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                await loop.sock_connect(sock, address)
+                await connection._loop.sock_connect(sock, address)
             except OSError as failure:
-                sock.close()
+                connection.close()
                 error = failure
                 continue
             except BaseException:
-                sock.close()
-                raise
-            connection = cls(sock, offset, _Tls(target) if target.tls else None)
-            try:
-                await connection._handshake()
-            except BaseException:
                 connection.close()
                 raise
+            if target.tls is not None:
+                await connection._handshake(_Tls(target.tls, target.host))
             return connection
         raise error or OSError(f"{target.host} has no address")
 
-    async def _handshake(self) -> None:
-        if self._tls is None:
-            return
-        while not self._tls.shake():
-            await self._flush()
-            data, _, _ = await self._receive()
-            self._tls.incoming(data)
-        await self._flush()
+    async def _handshake(self, tls: _Tls) -> None:
+        try:
+            while not tls.shake():
+                await self._loop.sock_sendall(self._sock, tls.outgoing())
+                tls.incoming((await self.read()).data)
+            await self._loop.sock_sendall(self._sock, tls.outgoing())
+        except BaseException:
+            self.close()
+            raise
+        self._tls = tls
 
-    async def _flush(self) -> None:
-        if self._tls is not None and (data := self._tls.outgoing()):
-            await self._loop.sock_sendall(self._sock, data)
+    # ---------------------------------------------------------------------------- writing
 
     async def send(self, data: bytes) -> int:
         """Write it all; the monotonic time just before the last byte went out."""
         if self._tls is not None:
             data = self._tls.encrypt(data)
         view = memoryview(data)
+        self._got_answer = False
         try:
             while True:
                 at_ns = time.monotonic_ns()
@@ -190,82 +195,131 @@ class Connection:
         finally:
             self._loop.remove_writer(self._sock)
 
+    # ---------------------------------------------------------------------------- reading
+
     async def read(self) -> Read:
         """The next bytes with their stamp; empty bytes at the end of the connection."""
-        while True:
-            try:
-                data, at_ns, kernel = await self._receive()
-            except OSError as error:
-                self.close()
-                raise self._broken(error) from error
-            if self._tls is not None and data:
-                self._tls.incoming(data)
-                data = self._tls.decrypt()
-                if not data and not self._tls.ended:
-                    continue
-            if not data:
-                self.close()
-            else:
-                self._got_answer = True
-            return Read(data, at_ns, kernel)
+        found: list[Read] = []
 
-    async def _receive(self) -> tuple[bytes, int, bool]:
-        while True:
-            try:
-                data, ancillary, _, _ = self._sock.recvmsg(_READ_BYTES, _ANCILLARY)
-            except BlockingIOError:
-                await self._readable()
-                continue
-            now_ns = time.monotonic_ns()
-            for level, kind, stamp in ancillary:
-                if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(stamp) >= 16:  # noqa: PLR2004  # because a timespec has 16 bytes
-                    seconds, nanoseconds = struct.unpack_from("qq", stamp)
-                    at_ns = seconds * 1_000_000_000 + nanoseconds - self._offset.now()
-                    if 0 <= now_ns - at_ns + 1_000_000 < _PLAUSIBLE_NS:
-                        return data, at_ns, True
-            return data, now_ns, False
+        def one(read: Read) -> bool:
+            found.append(read)
+            return True
 
-    async def _readable(self) -> None:
-        ready = self._loop.create_future()
-        self._loop.add_reader(self._sock, _resolve, ready)
+        await self.pump(one)
+        return found[0]
+
+    async def pump(self, step: Callable[[Read], bool]) -> None:
+        """Call `step` with every read until it returns True; the last read is empty.
+
+        Raises OSError, and whatever `step` raises. `step` runs in the loop's own callback: to wake
+        a task for every token costs as much again as all the rest.
+        """
+        ended: asyncio.Future[None] = self._loop.create_future()
+        self._step, self._ended = step, ended
+        if not self._watched:
+            self._watched = True
+            self._loop.add_reader(self._sock, self._on_readable)
         try:
-            await ready
+            await ended
+        except OSError as error:
+            self.close()
+            raise self._broken(error) from error
         finally:
+            self._step = None
+
+    def _on_readable(self) -> None:
+        """Read for whoever waits.
+
+        The loop keeps watching between two answers and stops when it calls for nobody: to start and
+        stop watching costs more than a read.
+        """
+        if self._step is None or self._ended is None or self._ended.done():
+            self._unwatch()
+            return
+        try:
+            enough = self._arrived(self._step)
+        except BlockingIOError:
+            return
+        except Exception as error:  # noqa: BLE001  # because it is raised where the answer is awaited
+            self._ended.set_exception(error)
+            return
+        if enough:
+            self._ended.set_result(None)
+
+    def _arrived(self, step: Callable[[Read], bool]) -> bool:
+        read = self._recvmsg()
+        if self._tls is not None and read.data:
+            self._tls.incoming(read.data)
+            read = read._replace(data=self._tls.decrypt())
+            if not read.data and not self._tls.ended:
+                return False
+        if read.data:
+            self._got_answer = True
+            return step(read)
+        self.close()
+        step(read)
+        return True
+
+    def _unwatch(self) -> None:
+        if self._watched:
+            self._watched = False
             self._loop.remove_reader(self._sock)
 
-    def begin(self) -> None:
-        """A new request starts: nothing of its answer has come yet."""
-        self._got_answer = False
+    def _recvmsg(self) -> Read:
+        data, ancillary, _, _ = self._sock.recvmsg(_READ_BYTES, _ANCILLARY)
+        now_ns = time.monotonic_ns()
+        for level, kind, stamp in ancillary:
+            if level == _SOL_SOCKET and kind == SO_TIMESTAMPNS and len(stamp) >= _TIMESPEC.size:
+                seconds, nanoseconds = _TIMESPEC.unpack_from(stamp)
+                at_ns = seconds * 1_000_000_000 + nanoseconds - self._offset.now()
+                if 0 <= now_ns - at_ns + 1_000_000 < _PLAUSIBLE_NS:
+                    return Read(data, at_ns, kernel=True)
+        return Read(data, now_ns, kernel=False)
+
+    # ---------------------------------------------------------------------- between answers
 
     def _broken(self, error: OSError) -> Exception:
-        if self.answers and not self._got_answer:
-            return ClosedBeforeAnswerError(str(error))
-        return error
+        return ClosedBeforeAnswerError(str(error)) if self.untouched else error
 
     @property
     def untouched(self) -> bool:
         """Whether nothing of the present answer has come, on a connection that was kept."""
-        return self.answers > 0 and not self._got_answer
+        return self.kept and not self._got_answer
 
     def idle_alive(self) -> bool:
         """Whether a kept connection is still open: its peer has neither closed nor spoken."""
-        if self.closed:
-            return False
         try:
-            self._sock.recv(1, socket.MSG_PEEK)
+            while not self.closed:
+                if self._tls is None:
+                    self._sock.recv(1, socket.MSG_PEEK)
+                    return False
+                # Below TLS a peer may speak by itself: session tickets follow the handshake.
+                self._tls.incoming(self._sock.recv(_READ_BYTES))
+                if self._tls.decrypt() or self._tls.ended:
+                    return False
         except BlockingIOError:
             return True
         except OSError:
-            return False
+            pass
         return False
 
     def close(self) -> None:
         """Close the socket; safe to call twice."""
         if not self.closed:
             self.closed = True
-            with contextlib.suppress(OSError, ValueError):
-                self._loop.remove_reader(self._sock)
+            self._unwatch()
             self._sock.close()
+
+
+async def _addresses(target: Target) -> list[tuple[int, Any]]:
+    """Families and addresses of the host; one that is written as a number needs no resolver."""
+    host, port, kind = target.host, target.port, socket.SOCK_STREAM
+    try:
+        # The resolver runs in a thread, which costs memory that a number need not.
+        infos = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_NUMERICHOST)
+    except OSError:
+        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=kind)
+    return [(int(family), address) for family, _, _, _, address in infos]
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
@@ -276,11 +330,10 @@ def _resolve(future: asyncio.Future[None]) -> None:
 class _Tls:
     """TLS as a pure transformation between our reads and the bytes within them."""
 
-    def __init__(self, target: Target) -> None:
-        assert target.tls is not None  # noqa: S101  # because the caller has just looked
+    def __init__(self, context: ssl.SSLContext, host: str) -> None:
         self._in = ssl.MemoryBIO()
         self._out = ssl.MemoryBIO()
-        self._object = target.tls.wrap_bio(self._in, self._out, server_hostname=target.host)
+        self._object = context.wrap_bio(self._in, self._out, server_hostname=host)
         self.ended = False
 
     def shake(self) -> bool:
@@ -332,34 +385,42 @@ class Answer(httpx.AsyncByteStream):
         self._pool = pool
         self._connection = connection
         self._reading = reading
-        self.sent_ns = 0
         self.headers_ns = 0
-        self.retried = False
         self._closed = False
 
-    async def reads(self) -> AsyncIterator[Read]:
-        """Body bytes of each socket read that held some. Raises httpx.ReadError, ProtocolError."""
-        while (found := await self.next()) is not None:
-            yield found
+    @property
+    def complete(self) -> bool:
+        """Whether all of the answer has been read from the socket."""
+        return self._reading.complete
 
-    async def next(self) -> Read | None:
-        """The next read that holds body bytes; None at the end of the answer."""
+    async def each(self, sink: Callable[[Read], bool]) -> None:
+        """Hand the body bytes of every read to `sink`, to the answer's end or until it says True.
+
+        Raises httpx.ReadError, ChunkError, OSError, and whatever `sink` raises.
+        """
         reading = self._reading
-        while not reading.complete:
-            if reading.body:
-                data = b"".join(reading.body)
-                reading.body.clear()
-                return Read(data, reading.at_ns, reading.kernel)
-            await reading.more(self._connection)
-        if reading.body:
-            data = b"".join(reading.body)
-            reading.body.clear()
-            return Read(data, reading.at_ns, reading.kernel)
-        return None
+        early = reading.early()
+        if (early and sink(early)) or reading.complete:
+            return
+
+        def step(read: Read) -> bool:
+            body = reading.take(read.data)
+            enough = bool(body) and sink(Read(body, read.at_ns, read.kernel))
+            return enough or reading.complete
+
+        await self._connection.pump(step)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for read in self.reads():
-            yield read.data
+        parts: list[bytes] = []
+
+        def one(read: Read) -> bool:
+            parts.append(read.data)
+            return True
+
+        while not self._reading.complete:
+            await self.each(one)
+            yield b"".join(parts)
+            parts.clear()
 
     async def aclose(self) -> None:
         """Give the connection back if the answer was read to its end, else close it."""
@@ -384,10 +445,8 @@ class _Reading:
         self._chunks: Chunks | None = None
         self._left: int | None = None
         self._keep_alive = True
-        self.response: h11.Response | None = None
-        self.body: list[bytes] = []
-        self.at_ns = 0
-        self.kernel = False
+        self._early: Read | None = None
+        self.headers_ns = 0
         self.complete = False
 
     @property
@@ -405,35 +464,31 @@ class _Reading:
         end = self._head.send(h11.EndOfMessage())
         return b"".join((head or b"", data or b"", end or b""))
 
-    async def more(self, connection: Connection) -> None:
-        """One more read of the connection."""
-        read = await connection.read()
-        self.at_ns, self.kernel = read.at_ns, read.kernel
-        if not read.data:
-            self._end_of_connection()
-        else:
-            self._feed_body(read.data)
-
     async def head(self, connection: Connection) -> h11.Response:
         """Read until the answer's head is complete. Raises h11.RemoteProtocolError."""
-        while self.response is None:
+        while True:
             read = await connection.read()
-            self.at_ns, self.kernel = read.at_ns, read.kernel
-            if not read.data and connection.untouched:
-                raise ClosedBeforeAnswerError("closed by the server")
+            if not read.data:
+                if connection.untouched:
+                    raise ClosedBeforeAnswerError("closed by the server")
+                raise httpx.ReadError("the connection ended before the answer's head")
             self._head.receive_data(read.data)
             event = self._head.next_event()
             while isinstance(event, h11.InformationalResponse):
                 event = self._head.next_event()
             if isinstance(event, h11.Response):
-                self.response = event
-            elif not read.data:
-                raise h11.RemoteProtocolError("the connection ended before an answer's head")
-        self._frame(self.response)
+                break
+        self.headers_ns = read.at_ns
+        self._frame(event)
         trailing, _ = self._head.trailing_data
-        if trailing:
-            self._feed_body(trailing)
-        return self.response
+        if trailing and (body := self.take(trailing)):
+            self._early = Read(body, read.at_ns, read.kernel)
+        return event
+
+    def early(self) -> Read | None:
+        """Body bytes that came in one read with the head; they are given once."""
+        early, self._early = self._early, None
+        return early
 
     def _frame(self, response: h11.Response) -> None:
         headers = {name.lower(): value.lower() for name, value in response.headers}
@@ -450,27 +505,29 @@ class _Reading:
         else:
             self._keep_alive = False
 
-    def _feed_body(self, data: bytes) -> None:
+    def take(self, data: bytes) -> bytes:
+        """Body bytes in what was read; nothing read means the end of the connection.
+
+        Raises ChunkError, or httpx.ReadError when the connection ends too early.
+        """
+        if not data:
+            return self._end_of_connection()
         if self._chunks is not None:
-            self.body.extend(self._chunks.feed(data))
+            data = self._chunks.feed(data)
             self.complete = self._chunks.complete
-            if self._chunks.surplus:
-                self._keep_alive = False
+            self._keep_alive = self._keep_alive and not self._chunks.surplus
         elif self._left is not None:
             self._left -= len(data)
-            self.body.append(data)
             self.complete = self._left <= 0
-            if self._left < 0:
-                self._keep_alive = False
-        else:
-            self.body.append(data)
+            self._keep_alive = self._keep_alive and self._left >= 0
+        return data
 
-    def _end_of_connection(self) -> None:
+    def _end_of_connection(self) -> bytes:
         self._keep_alive = False
-        if self._chunks is None and self._left is None:
-            self.complete = True
-            return
-        raise httpx.ReadError("the connection ended in the middle of the answer")
+        if self._chunks is not None or self._left is not None:
+            raise httpx.ReadError("the connection ended in the middle of the answer")
+        self.complete = True
+        return b""
 
 
 class ChunkError(ValueError):
@@ -488,20 +545,29 @@ class Chunks:
         self.complete = False
         self.surplus = False
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes) -> bytes:
         """Body bytes in `data`. Raises ChunkError."""
         if self._rest:
             data = self._rest + data
             self._rest = b""
-        parts: list[bytes] = []
+        elif not (self._left or self._after_data or self._trailer):
+            # The usual read: one whole chunk.
+            end = data.find(b"\r\n")
+            if 0 < end <= _SIZE_DIGITS and data.endswith(b"\r\n"):
+                size = _chunk_size(data[:end])
+                if size and len(data) == end + size + 4:
+                    return data[end + 2 : -2]
+        return b"".join(self._parts(data))
+
+    def _parts(self, data: bytes) -> Iterator[bytes]:
         at = 0
         while at < len(data):
             if self.complete:
                 self.surplus = True
-                break
+                return
             if self._left:
                 part = data[at : at + self._left]
-                parts.append(part)
+                yield part
                 at += len(part)
                 self._left -= len(part)
                 self._after_data = self._left == 0
@@ -511,10 +577,9 @@ class Chunks:
                 self._rest = data[at:]
                 if len(self._rest) > _MAX_HEAD_BYTES:
                     raise ChunkError("a chunk's size line has no end")
-                break
+                return
             self._line(data[at:end].rstrip(b"\r"))
             at = end + 1
-        return parts
 
     def _line(self, line: bytes) -> None:
         if self._after_data:
@@ -524,11 +589,15 @@ class Chunks:
         elif self._trailer:
             self.complete = not line
         else:
-            size = line.split(b";", 1)[0].strip()
-            if not size or size.strip(b"0123456789abcdefABCDEF") or len(size) > 16:  # noqa: PLR2004  # because 16 hex digits are 64 bits
-                raise ChunkError(f"{line[:40]!r} is not a chunk's size")
-            self._left = int(size, 16)
+            self._left = _chunk_size(line.split(b";", 1)[0].strip())
             self._trailer = self._left == 0
+
+
+def _chunk_size(digits: bytes) -> int:
+    """A chunk's size. Raises ChunkError: `int` would take signs and underscores as well."""
+    if not digits or digits.strip(_HEX) or len(digits) > _SIZE_DIGITS:
+        raise ChunkError(f"{digits[:40]!r} is not a chunk's size")
+    return int(digits, 16)
 
 
 class _Pool:
@@ -538,10 +607,7 @@ class _Pool:
         self._idle: list[Connection] = []
 
     def keep(self, connection: Connection) -> None:
-        connection.answers += 1
-        self._idle.append(connection)
-
-    def add(self, connection: Connection) -> None:
+        connection.kept = True
         self._idle.append(connection)
 
     def take(self) -> Connection | None:
@@ -569,7 +635,11 @@ class _Pool:
 
 
 class KernelStampTransport(httpx.AsyncBaseTransport):
-    """HTTP/1.1 to one server, with kernel stamps; `response.extensions["answer"]` is an Answer."""
+    """HTTP/1.1 to one server, with kernel stamps.
+
+    `response.extensions["answer"]` is an `Answer`; `request.extensions` gets `sent_ns` once the
+    request is out, and `retried` when it had to be sent again.
+    """
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -580,41 +650,35 @@ class KernelStampTransport(httpx.AsyncBaseTransport):
         """Have this many connections open and waiting. Raises httpx.ConnectError."""
         missing = connections - self._pool.prune()
         for _ in range(missing):
-            self._pool.add(await self._connect())
+            self._pool.keep(await self._connect())
 
     async def _connect(self) -> Connection:
         try:
-            return await Connection.open(self._target, self.offset)
-        except (OSError, ssl.SSLError) as error:
+            return await asyncio.wait_for(Connection.open(self._target, self.offset), _CONNECT_S)
+        except asyncio.TimeoutError as error:
+            raise httpx.ConnectError(f"no answer within {_CONNECT_S:g} s") from error
+        except OSError as error:
             raise httpx.ConnectError(str(error) or type(error).__name__) from error
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send, and return once the answer's head is there."""
         body = await request.aread()
-        connection = self._pool.take()
-        kept = connection is not None
-        if connection is None:
-            connection = await self._connect()
-        try:
-            return await self._exchange(connection, request, body, retried=False)
-        except ClosedBeforeAnswerError as closed:
-            if not kept:
-                raise httpx.ReadError(str(closed)) from closed
+        connection = self._pool.take() or await self._connect()
+        with contextlib.suppress(ClosedBeforeAnswerError):
+            return await self._exchange(connection, request, body)
         # Nothing of the answer had come: the server had closed the kept connection (llama-server
         # does after 5 s or 100 requests), so asking once more cannot ask twice.
-        fresh = await self._connect()
-        return await self._exchange(fresh, request, body, retried=True)
+        request.extensions["retried"] = True
+        return await self._exchange(await self._connect(), request, body)
 
     async def _exchange(
-        self, connection: Connection, request: httpx.Request, body: bytes, *, retried: bool
+        self, connection: Connection, request: httpx.Request, body: bytes
     ) -> httpx.Response:
         reading = _Reading()
         answer = Answer(self._pool, connection, reading)
-        answer.retried = retried
-        connection.begin()
         try:
-            answer.sent_ns = await connection.send(reading.request(request, body))
-            request.extensions["sent_ns"] = answer.sent_ns
+            # With the request, so that it is known even when no answer comes.
+            request.extensions["sent_ns"] = await connection.send(reading.request(request, body))
             head = await reading.head(connection)
         except (h11.RemoteProtocolError, ChunkError) as error:
             connection.close()
@@ -625,7 +689,7 @@ class KernelStampTransport(httpx.AsyncBaseTransport):
         except BaseException:
             connection.close()
             raise
-        answer.headers_ns = reading.at_ns
+        answer.headers_ns = reading.headers_ns
         return httpx.Response(
             head.status_code,
             headers=list(head.headers),

@@ -317,8 +317,9 @@ def main() -> None:
     if args.client:
         client_main(args.client, Load(**json.loads(args.load)))
         return
-    loads = QUICK if args.quick else FULL
-    loads = tuple(load for load in loads if args.streams in (None, load.streams))
+    loads = [
+        load for load in (QUICK if args.quick else FULL) if args.streams in (None, load.streams)
+    ]
     figures = [measure(load, beside) for load in loads for beside in (0, 2)]
     print(json.dumps([asdict(row) for row in figures], indent=1) if args.json else table(figures))
 

@@ -254,9 +254,7 @@ def test_other_rules_are_named_not_approximated(key: str, words: str) -> None:
         st.none()
         | st.booleans()
         | st.integers(-3, 100)
-        | st.text(max_size=3)
-        | st.floats()
-        | st.lists(st.integers(-2, 20) | st.booleans(), max_size=5).map(tuple),
+        | st.sampled_from(["6", "", 2.5, (), (1, 2), (True,) * 30, (3,) * 30, (0, -1)]),
     )
 )
 def test_any_header_gives_attention_or_a_reason(values: dict[str, object]) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgeagent.ports import Readings
 from edgeagent.probes.nvml import LIBRARY, NvmlProbe, Patience, library_is_there, parse
