@@ -8,7 +8,7 @@ behind our back is pinned; a flag that the binary does not know is left out and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from edgeagent.core.model import EngineConfig
@@ -22,7 +22,7 @@ _REMOVED = "argument has been removed"
 
 @dataclass(frozen=True)
 class KnownFlags:
-    """The flags of one binary. `text` is empty when it could not be asked."""
+    """The names of one binary's flags."""
 
     names: frozenset[str]
 
@@ -62,14 +62,17 @@ class _Chosen:
     known: KnownFlags
     argv: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    pinned: set[str] = field(default_factory=set)
+    """Every name of every flag that was pinned."""
 
-    def pin(self, names: Iterable[str], *values: str, why: str | None = None) -> bool:
+    def pin(self, names: Sequence[str], *values: str, why: str | None = None) -> bool:
         """Add the first of `names` that is known; else note it, if `why` says that it matters."""
         name = self.known.first(*names)
         if name is not None:
+            self.pinned.update(names)
             self.argv += [name, *values]
         elif why is not None:
-            wanted = " ".join([next(iter(names)), *values])
+            wanted = " ".join([names[0], *values])
             self.notes.append(f"this llama-server does not know {wanted}: {why}")
         return name is not None
 
@@ -156,8 +159,7 @@ def _pin_speculation(chosen: _Chosen, config: EngineConfig) -> None:
 
 
 def _note_overrides(chosen: _Chosen, args: Sequence[str]) -> None:
-    pinned = {argument for argument in chosen.argv if argument.startswith("-")}
     for argument in args:
         name = argument.split("=", 1)[0]
-        if name in pinned:
+        if name in chosen.pinned:
             chosen.notes.append(f"{name} was pinned and is overridden by the operator's argument")

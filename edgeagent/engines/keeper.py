@@ -32,6 +32,9 @@ PR_SET_CHILD_SUBREAPER = 36
 _ENGINE_OOM_SCORE = "500"
 """Under memory pressure the kernel should choose the engine, not the agent or the plant."""
 
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
+"""By the keeper, that is: its only word is the pipe's. The engine gets the defaults back."""
+
 
 def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
@@ -59,8 +62,9 @@ def _become_engine(command: list[str], log: str, keeper: int) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.closerange(3, 256)
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+    for name in _IGNORED:
         signal.signal(name, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _IGNORED)
     try:
         os.execvp(command[0], command)  # noqa: S606  # because starting it without a shell is the point
     except OSError as error:
@@ -144,13 +148,16 @@ class _Keeper:
 def main(arguments: list[str]) -> int:
     """Keep one engine; returns when nothing of it is left."""
     grace_s, log, command = float(arguments[0]), arguments[1], arguments[3:]
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+    for name in _IGNORED:
         signal.signal(name, signal.SIG_IGN)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     keeper = os.getpid()
+    # Blocked, a signal waits for the child; ignored, a stop right after the start would be lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)
     engine = os.fork()
     if engine == 0:
         _become_engine(command, log, keeper)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _IGNORED)
     _say(f"started {engine}")
     own = _Keeper(engine, grace_s)
     own.watch()

@@ -28,8 +28,14 @@ _SCRUBBED = frozenset({"AIP_MODE"})
 """llama-server obeys these silently; AIP_MODE even moves its port."""
 
 _KEEPER = Path(__file__).with_name("keeper.py")
+_SIGNAL_HINTS: Mapping[int, str] = {
+    signal.SIGKILL: " (the kernel does this when memory runs out)",
+    # Seen: a build made for AMX on a box whose kernel withholds it; `--no-repack` avoids AMX.
+    signal.SIGILL: " (it is built for another kind of processor)",
+}
 _LAST_WORDS_BYTES = 64 * 1024
 _SENTENCE = 300
+_LINE = 1000
 _LOOK_EVERY_S = 1.0
 
 _KNOWN_LAST_WORDS = (
@@ -80,7 +86,8 @@ def last_words(text: str) -> str | None:
 
 def _bare(line: str) -> str:
     """A log line without llama.cpp's time and level (`0.00.003.675 E `)."""
-    return re.sub(r"^\d+(?:\.\d+){3} [IWED] ", "", line.strip())
+    # Clipped, because searching a line takes the square of its length.
+    return re.sub(r"^\d+(?:\.\d+){3} [IWED] ", "", line.strip()[:_LINE])
 
 
 def _clipped(text: str) -> str:
@@ -224,5 +231,4 @@ def ended(status: int) -> str:
     if status >= 0:
         return f"ended with exit status {status}"
     name = signal.Signals(-status).name if -status in set(signal.Signals) else str(-status)
-    hint = " (the kernel does this when memory runs out)" if status == -signal.SIGKILL else ""
-    return f"was ended by {name}{hint}"
+    return f"was ended by {name}{_SIGNAL_HINTS.get(-status, '')}"

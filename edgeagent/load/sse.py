@@ -31,7 +31,7 @@ class SseParser:
             and not self._data
             and chunk.startswith(b"data: ")
             and chunk.endswith(b"\n\n")
-            and chunk.find(b"\n") == len(chunk) - 2 > 6
+            and chunk.find(b"\n") == len(chunk) - 2 > len(b"data: ")
             and b"\r" not in chunk
         ):
             return [chunk[6:-2]]

@@ -30,11 +30,12 @@ def host_facts(root: Path = Path("/")) -> Mapping[str, object]:
         "cpu": cpu_model(_text(root / "proc/cpuinfo")) or _text(root / "proc/device-tree/model"),
         "cores": os.cpu_count(),
         "memory_total_bytes": memory.get("host.total_bytes"),
-        "gpus": [],
+        "gpus": [{"name": name} for name in nvidia_gpus(root)],
         "os": os_name(_text(root / "etc/os-release")),
         "kernel": uname.release,
         "board": _text(root / "proc/device-tree/model"),
         "jetson_release": _text(root / "etc/nv_tegra_release"),
+        "power_mode": _text(root / "var/lib/nvpmodel/status"),
     }
 
 
@@ -47,7 +48,8 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 def box_class(root: Path = Path("/")) -> str:
     """The class of hardware by which memory must be read; `cpu` where no GPU driver shows."""
     compatible = _text(root / "proc/device-tree/compatible") or ""
-    if "tegra264" in compatible:
+    # Thor and GB10 share memory with the CPU under nvidia.ko, Jetson up to Orin under nvgpu.
+    if "tegra264" in compatible or any("GB10" in name for name in nvidia_gpus(root)):
         return "uma-nvidia"
     if "tegra" in compatible or (root / "etc/nv_tegra_release").exists():
         return "uma-nvgpu"
@@ -57,6 +59,13 @@ def box_class(root: Path = Path("/")) -> str:
     if "0x1002" in vendors:
         return "amd"
     return "intel" if "0x8086" in vendors else "cpu"
+
+
+def nvidia_gpus(root: Path = Path("/")) -> tuple[str, ...]:
+    """The names of the GPUs under nvidia.ko, which lists them without being asked for NVML."""
+    texts = map(_text, sorted((root / "proc/driver/nvidia/gpus").glob("*/information")))
+    found = (re.search(r"^Model:\s*(.+)$", text or "", re.MULTILINE) for text in texts)
+    return tuple(match.group(1) for match in found if match)
 
 
 def cpu_model(cpuinfo: str | None) -> str | None:

@@ -12,7 +12,6 @@ share is counted in both.
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,84 +78,6 @@ class HostProbe:
         else:
             values, absent = {"agent.rss_bytes": rss_bytes}, {}
         return {**values, "agent.cpu_s": time.process_time()}, absent
-
-
-# ------------------------------------------------------------------------------------ single facts
-
-
-def available_bytes(root: Path = Path("/")) -> int | None:
-    """Return MemAvailable; None when the kernel does not tell."""
-    text = _text(root / "proc/meminfo")
-    return None if text is None else parse_meminfo(text).get("MemAvailable")
-
-
-def host_facts(root: Path = Path("/")) -> Mapping[str, object]:
-    """Return what kind of box this is, for environment.json; None where it cannot be told."""
-    meminfo = parse_meminfo(_text(root / "proc/meminfo") or "")
-    gpus = _nvidia_gpus(root)
-    return {
-        "hostname": platform.node(),
-        "class": _class_of(root, gpus),
-        "board": _text(root / "proc/device-tree/model"),
-        "machine": platform.machine(),
-        "cpu": cpu_model(_text(root / "proc/cpuinfo") or ""),
-        "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)),
-        "memory_total_bytes": meminfo.get("MemTotal"),
-        "swap_total_bytes": meminfo.get("SwapTotal"),
-        "gpus": [{"name": name} for name in gpus],
-        "os": os_name(_text(root / "etc/os-release") or ""),
-        "kernel": platform.release(),
-        "l4t": _text(root / "etc/nv_tegra_release"),
-        "power_mode": _text(root / "var/lib/nvpmodel/status"),
-    }
-
-
-def cpu_model(cpuinfo: str) -> str | None:
-    """Return the processor's name; None on ARM, where /proc/cpuinfo has none."""
-    return _field(cpuinfo, "model name", ":")
-
-
-def os_name(os_release: str) -> str | None:
-    """Return the distribution as people write it."""
-    name = _field(os_release, "PRETTY_NAME", "=")
-    return name.strip("\"'") if name else None
-
-
-def box_class(compatible: str, nvidia_gpus: Sequence[str], drm_vendors: Iterable[str]) -> str:
-    """Return the class of a box by what memory its accelerator works on.
-
-    `compatible` is the device tree's list; Jetson up to Orin runs the nvgpu driver, Thor and GB10
-    nvidia.ko, both on memory shared with the CPU.
-    """
-    if "nvidia,tegra264" in compatible or any("GB10" in gpu for gpu in nvidia_gpus):
-        return "uma-nvidia"
-    if "nvidia,tegra" in compatible:
-        return "uma-nvgpu"
-    if nvidia_gpus:
-        return "dgpu"
-    by_vendor = {"0x1002": "amd", "0x8086": "intel"}
-    return next((by_vendor[v] for v in sorted(drm_vendors) if v in by_vendor), "cpu")
-
-
-def _class_of(root: Path, gpus: Sequence[str]) -> str:
-    vendors = (_text(path) for path in root.glob("sys/class/drm/card*/device/vendor"))
-    compatible = _text(root / "proc/device-tree/compatible") or ""
-    return box_class(compatible, gpus, [vendor for vendor in vendors if vendor])
-
-
-def _nvidia_gpus(root: Path) -> tuple[str, ...]:
-    """Return the names that the driver gives; no NVML is needed for it."""
-    texts = map(_text, sorted(root.glob("proc/driver/nvidia/gpus/*/information")))
-    return tuple(_field(text, "Model", ":") or "NVIDIA GPU" for text in texts if text)
-
-
-def _field(text: str, name: str, mark: str) -> str | None:
-    for line in text.splitlines():
-        key, _, value = line.partition(mark)
-        if key.strip() == name:
-            return value.strip()
-    return None
 
 
 # ------------------------------------------------------------------------------------------ parsing
@@ -250,11 +171,3 @@ def _read(path: Path) -> str:
         return os.read(file, 1 << 16).decode("utf-8", "replace")
     finally:
         os.close(file)
-
-
-def _text(path: Path) -> str | None:
-    """Return a file's text without the device tree's NULs; None when it cannot be read."""
-    try:
-        return path.read_text("utf-8", "replace").strip("\0\n ")
-    except OSError:
-        return None

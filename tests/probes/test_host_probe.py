@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import subprocess
 import sys
@@ -12,14 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeagent.probes.host import (
-    HostProbe,
-    available_bytes,
-    box_class,
-    host_facts,
-    parse_meminfo,
-    parse_status,
-)
+from edgeagent.probes.host import HostProbe, parse_meminfo, parse_status
 
 MIB = 1 << 20
 
@@ -135,7 +127,6 @@ def test_a_real_process_shows_its_mapped_file_and_its_own_memory_apart(tmp_path:
         values, _ = HostProbe().read([child.pid])
         child.kill()
 
-    assert mmap.PAGESIZE > 0
     anonymous, mapped = values["engine.anon_bytes"], values["engine.mapped_bytes"]
     assert anonymous is not None
     assert mapped is not None
@@ -154,48 +145,3 @@ def test_the_agent_measures_itself() -> None:
 def test_any_text_is_parsed_without_an_error(text: str) -> None:
     assert all(value >= 0 for value in parse_meminfo(text).values())
     assert parse_status(text).rss_bytes >= 0
-
-
-@pytest.mark.parametrize(
-    ("compatible", "gpus", "vendors", "expected"),
-    [
-        ("nvidia,p3768\0nvidia,tegra234", [], [], "uma-nvgpu"),
-        ("nvidia,p3971\0nvidia,tegra264", ["NVIDIA Thor"], [], "uma-nvidia"),
-        ("", ["NVIDIA GB10"], [], "uma-nvidia"),
-        ("", ["NVIDIA RTX A2000"], ["0x8086", "0x10de"], "dgpu"),
-        ("", [], ["0x8086"], "intel"),
-        ("", [], ["0x1002"], "amd"),
-        ("", [], ["0x1a03"], "cpu"),
-    ],
-)
-def test_the_class_of_a_box_says_what_memory_its_accelerator_works_on(
-    compatible: str, gpus: list[str], vendors: list[str], expected: str
-) -> None:
-    assert box_class(compatible, gpus, vendors) == expected
-
-
-def test_the_facts_of_a_recorded_box(tree: Path) -> None:
-    (tree / "etc").mkdir()
-    (tree / "etc/os-release").write_text('NAME="Debian"\nPRETTY_NAME="Debian GNU/Linux 12"\n')
-    (tree / "proc/cpuinfo").write_text("processor\t: 0\nmodel name\t: Intel(R) Atom(TM)\n")
-    card = tree / "proc/driver/nvidia/gpus/0000:01:00.0"
-    card.mkdir(parents=True)
-    (card / "information").write_text("Model: \t\t NVIDIA RTX A2000\nIRQ:   55\n")
-
-    facts = host_facts(tree)
-
-    assert facts["os"] == "Debian GNU/Linux 12"
-    assert facts["cpu"] == "Intel(R) Atom(TM)"
-    assert facts["class"] == "dgpu"
-    assert facts["gpus"] == [{"name": "NVIDIA RTX A2000"}]
-    assert facts["memory_total_bytes"] == 16_384_000_000
-    assert facts["power_mode"] is None
-
-
-def test_the_facts_of_this_box_and_of_an_empty_one_are_found_without_an_error(
-    tmp_path: Path,
-) -> None:
-    assert host_facts()["memory_total_bytes"]
-    assert available_bytes()
-    assert host_facts(tmp_path)["memory_total_bytes"] is None
-    assert available_bytes(tmp_path) is None
