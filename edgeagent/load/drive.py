@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -81,8 +81,7 @@ class Drive:
         if self._cell.workload.shape == "fanout":
             await self._waves()
         else:
-            workers = [self._worker() for _ in range(self._cell.concurrency)]
-            await asyncio.gather(*workers)
+            await _together(self._worker() for _ in range(self._cell.concurrency))
 
     async def _worker(self) -> None:
         while (ready := self._take()) is not None:
@@ -96,9 +95,7 @@ class Drive:
             if not wave or (self._jobs.timed and len(wave) < self._cell.concurrency):
                 return  # a wave that the clock cut short would be a smaller fan-out
             start_ns = self._tools.clock.now_ns()
-            await asyncio.gather(
-                *(self._one(job, request, scheduled_ns=start_ns) for job, request in wave)
-            )
+            await _together(self._one(job, request, scheduled_ns=start_ns) for job, request in wave)
 
     async def _one(self, job: Job, request: HttpRequest, scheduled_ns: int) -> None:
         trace = await self._tools.send(request, job, scheduled_ns, self._halt)
@@ -132,6 +129,17 @@ class Drive:
             if job is None:
                 return
             self._ready.append((job, self._tools.build(job)))
+
+
+async def _together(parts: Iterable[Coroutine[object, object, None]]) -> None:
+    """Run all at once; when one raises (a full disk), none of the others is left running."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Jobs:

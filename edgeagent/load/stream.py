@@ -279,8 +279,10 @@ def _verdict(recording: _Recording, job: Job) -> _FailedError | None:
         return _FailedError("no_end", "the stream ended without its end mark")
     tokens = sum(recording.event_tokens)
     counted = tokens if meter.output_tokens is None else meter.output_tokens
-    # Own traffic may stop by itself; generated prompts ask for exactly so many tokens.
-    may_stop = bool(job.cell.workload.prompts) and meter.finish_reason == "stop"
+    # Own traffic may stop by itself, and so may a server that has no word for "ignore the end":
+    # elsewhere generated prompts ask for exactly so many tokens.
+    stops = bool(job.cell.workload.prompts) or job.cell.config.engine.kind == "openai"
+    may_stop = stops and meter.finish_reason == "stop"
     if counted < job.output_tokens and not may_stop:
         return _FailedError(
             "short_output",
