@@ -122,6 +122,7 @@ class Watching:
 
     def step_begins(self, step: Step, number: int, of: int) -> None:
         """Mark what comes with its cell."""
+        self._show()  # the last word on the step before
         self._step, self._number, self._done = step, (number, of), 0
         self.rate.clear()
         self.sampler.cell_id = step.cell.cell_id if isinstance(step, Measure) else None

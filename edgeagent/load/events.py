@@ -82,6 +82,7 @@ class StreamMeter:
         if isinstance(reason, str) and reason:
             self.finish_reason = reason
             self._usage(event.get("usage"), final=True)
+            self._final_timings(event.get("timings"))
         channel = _channel(choice)
         if "prompt_progress" in event:
             return _NOTHING
@@ -159,6 +160,11 @@ class StreamMeter:
         self.draft_tokens = _count(timings.get("draft_n")) or self.draft_tokens
         accepted = _count(timings.get("draft_n_accepted"))
         self.draft_accepted = self.draft_accepted if accepted is None else accepted
+
+    def _final_timings(self, timings: object) -> None:
+        """Without `usage` llama-server's last timings are its final count."""
+        if self.output_tokens is None and isinstance(timings, dict):
+            self.output_tokens = _count(timings.get("predicted_n"))
 
     def _usage(self, usage: object, *, final: bool) -> None:
         if not isinstance(usage, dict):

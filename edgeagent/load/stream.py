@@ -82,6 +82,11 @@ class _Recording:
         sent_ns: int | None = self.request.get("sent_ns")
         return sent_ns
 
+    @property
+    def only_late_stamps(self) -> bool:
+        """Whether the kernel stamped nothing: then it does not, here."""
+        return self.late_stamps > 0 and self.kernel_stamps == 0
+
     def add(self, payload: bytes, read: Read, *, first_of_read: bool) -> int:
         """Take one event; how many tokens it carried. Raises _FailedError."""
         seen = self.meter.read(payload)
@@ -318,8 +323,8 @@ def _trace(
         cached_tokens=meter.cached_tokens,
         output_tokens=meter.output_tokens,
         token_source=meter.source,
-        stamp_source="kernel" if recording.kernel_stamps else "monotonic",
-        late_stamps=recording.late_stamps if recording.kernel_stamps else 0,
+        stamp_source="monotonic" if recording.only_late_stamps else "kernel",
+        late_stamps=0 if recording.only_late_stamps else recording.late_stamps,
         draft_tokens=meter.draft_tokens,
         draft_accepted=meter.draft_accepted,
         wave=job.wave,
