@@ -33,6 +33,7 @@ from edgeagent.errors import EdgeAgentError, EngineError
 from edgeagent.load.drive import Halt
 from edgeagent.load.runner import Line, Runner, World
 from edgeagent.load.stream import LoadClient
+from edgeagent.logs import LOG, EventLog
 from edgeagent.ports import Server
 from edgeagent.probes import box
 from edgeagent.probes.host import HostProbe
@@ -79,13 +80,13 @@ async def sweep(job: Job, view: View) -> Outcome:
     """Measure, keep, conclude. Raises EdgeAgentError when nothing could be measured at all."""
     parts = await assemble(job.request)
     _preflight(parts)
-    with _opened(job) as folder:
+    with _opened(job) as folder, EventLog(folder.path / LOG) as log:
         cells = _already_measured(folder, parts.plan) if job.resume else []
         environment = _environment(folder, parts, resumed=job.resume is not None)
         archive.write_plan(folder, parts.request, parts.plan)
         archive.write_environment(folder, environment)
-        interrupted = await _run(parts, folder, environment, cells, view)
-        return _conclude(folder, parts.plan, interrupted)
+        ending = await _run(parts, folder, environment, cells, view, log)
+        return _conclude(folder, parts.plan, ending)
 
 
 async def _run(
@@ -94,6 +95,7 @@ async def _run(
     environment: Environment,
     cells: list[CellResult],
     view: View,
+    log: EventLog,
 ) -> _Ending:
     """Carry the plan out; everything seen is in the folder when this returns."""
     clock = SystemClock()
@@ -105,6 +107,7 @@ async def _run(
         sampler=sampler,
         view=view,
         speeds=_speeds(parts),
+        log=log,
         environment=environment,
         results=cells,
     )

@@ -82,6 +82,7 @@ class CellLine:
             client=self.client,
             failure=self.failure,
             failure_kind=self.failure_kind,
+            prompts_exact=self.prompts_exact,
             server_cached_delta=self.server_cached_delta,
         )
 
@@ -169,7 +170,7 @@ def judge(folder: RunReader, record: CellRecord, spec: SweepSpec, line: CellLine
     traces = list(folder.traces(cell_id, record.attempt))
     samples = list(folder.samples(cell_id, record.started_ns, record.finished_ns))
     metrics = summarise(record, traces, samples, spec.slo)
-    evidence = CellEvidence(record, metrics, prompts_exact=line.prompts_exact)
+    evidence = CellEvidence(record, metrics, prompts_exact=record.prompts_exact)
     findings = examine_cell(evidence)
     status = status_of(evidence, findings)
     if line.strict and status == "suspect":
@@ -177,7 +178,7 @@ def judge(folder: RunReader, record: CellRecord, spec: SweepSpec, line: CellLine
     return CellResult(record.cell, status, metrics, findings)
 
 
-def line_of(record: CellRecord, *, prompts_exact: bool, strict: bool) -> CellLine:
+def line_of(record: CellRecord, *, strict: bool) -> CellLine:
     """What `cells.jsonl` will say of a record."""
     return CellLine(
         cell_id=record.cell.cell_id,
@@ -189,7 +190,7 @@ def line_of(record: CellRecord, *, prompts_exact: bool, strict: bool) -> CellLin
         failure=record.failure,
         failure_kind=record.failure_kind,
         server_cached_delta=record.server_cached_delta,
-        prompts_exact=prompts_exact,
+        prompts_exact=record.prompts_exact,
         strict=strict,
     )
 

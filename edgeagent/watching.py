@@ -29,6 +29,7 @@ from edgeagent.core.model import (
 from edgeagent.core.plan import label
 from edgeagent.core.result import CellResult
 from edgeagent.errors import EdgeAgentError
+from edgeagent.logs import EventLog
 from edgeagent.ports import Server
 from edgeagent.probes.sampler import Sampler
 from edgeagent.report.progress import ProgressState
@@ -102,11 +103,11 @@ class Watching:
     sampler: Sampler
     view: View
     speeds: Speeds
+    log: EventLog
     environment: Environment
     results: list[CellResult] = field(default_factory=list)
     failed_starts: list[EdgeAgentError] = field(default_factory=list)
     server: Server | None = None
-    prompts_exact: bool = True
     rate: TokenRate = field(default_factory=TokenRate)
 
     def __post_init__(self) -> None:
@@ -125,12 +126,19 @@ class Watching:
         self._show()  # the last word on the step before
         self._step, self._number, self._done = step, (number, of), 0
         self.rate.clear()
+        cell = getattr(step, "cell", None)
+        self.log.info(
+            "step_begins", step=step.kind, number=number, of=of, cell=cell and label(cell)
+        )
         self.sampler.cell_id = step.cell.cell_id if isinstance(step, Measure) else None
         self._show()
 
     def launched(self, launch: Launch, server: Server) -> None:
         """Keep the start and sample its processes."""
         self.server = server
+        self.log.info(
+            "engine_ready", engine=launch.engine_id, ready_s=launch.ready_s, argv=launch.argv
+        )
         self._keep(launches=(*self.environment.launches, launch))
         for difference in _sentences(launch.effective.details.get("differences")):
             self.view.note(f"{launch.engine_id}: {difference}")
@@ -158,10 +166,17 @@ class Watching:
         """Judge the cell and keep it, on disk before anything else happens."""
         self.sampler.cell_id = None
         spec = self.plan.spec
-        line = archive.line_of(record, prompts_exact=self.prompts_exact, strict=spec.strict)
+        line = archive.line_of(record, strict=spec.strict)
         found = archive.judge(self.folder, record, spec, line)
         archive.write_cell(self.folder, line, found)
         self.results.append(found)
+        self.log.info(
+            "cell_ended",
+            cell=record.cell.cell_id,
+            status=found.status,
+            findings=[finding.code for finding in found.findings],
+            output_tokens_per_s=found.metrics.output_tokens_per_s,
+        )
         self._timed.append((record.cell, (record.finished_ns - record.started_ns) / 1e9))
         if found.status != "ok":
             for finding in found.findings:
@@ -170,6 +185,7 @@ class Watching:
     def launch_failed(self, step: StartEngine, error: EdgeAgentError) -> None:
         """Remember why; its cells will be missing."""
         self.failed_starts.append(error)
+        self.log.warning("engine_failed", engine=step.config.engine.id, error=str(error))
         self.view.note(str(error))
         finding = Finding("engine_died", "suspect", str(error), ())
         if finding not in self.environment.findings:
@@ -178,6 +194,7 @@ class Watching:
 
     def note(self, text: str) -> None:
         """Show a line."""
+        self.log.warning("note", text=text)
         self.view.note(text)
 
     # ------------------------------------------------------------------------- inside

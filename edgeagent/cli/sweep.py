@@ -39,8 +39,9 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     sweep = commands.add_parser(
         "sweep",
         help="measure engines over a range of simultaneous requests",
-        description="Measure one engine or several over a range of simultaneous requests, on this "
-        "box, and keep everything that was seen in a run folder.",
+        usage="edgeagent sweep [PLAN.toml] [options]",
+        description="Measure one engine or several over a range of simultaneous requests, on\n"
+        "this box, and keep everything that was seen in a run folder.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

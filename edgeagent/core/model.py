@@ -429,6 +429,8 @@ class CellRecord:
     failure: str | None = None
     """One sentence when the cell as a whole failed (engine died, deadline); else None."""
     failure_kind: ErrorKind | None = None
+    prompts_exact: bool = True
+    """Whether prompts had exactly the tokens that were asked for."""
     server_cached_delta: int | None = None
     """Cached prompt tokens by the engine's own counters, where it has them."""
 

@@ -190,6 +190,7 @@ def build(
 ) -> Result:
     """The whole result."""
     levels = levels_of(cells)
+    names = {found.id: found.model.id for found in plan.identities if found.model is not None}
     findings = (
         *facts.findings,
         *(finding for cell in cells for finding in cell.findings),
@@ -208,7 +209,7 @@ def build(
         engines=tuple(_engines(plan, launches)),
         models=tuple(_models(plan.identities)),
         workload=_workload(plan),
-        cells=tuple(cell_document(cell) for cell in cells),
+        cells=tuple(cell_document(cell, names.get(_engine_id(cell))) for cell in cells),
         levels=levels,
         answers=answers(plan, levels, cells),
         findings=tuple(sorted(findings, key=_gravity)),
@@ -235,14 +236,18 @@ def _gravity(finding: Finding) -> int:
 # -------------------------------------------------------------------------------------- cells
 
 
-def cell_document(result: CellResult) -> CellDocument:
-    """A cell as it stands in `cells[]`."""
+def _engine_id(result: CellResult) -> str:
+    return result.cell.config.engine.id
+
+
+def cell_document(result: CellResult, model: str | None) -> CellDocument:
+    """A cell as it stands in `cells[]`; `model` is the id in `models[]`, where it is known."""
     cell, metrics = result.cell, result.metrics
     return CellDocument(
         **{item.name: getattr(metrics, item.name) for item in fields(metrics)},
         cell_id=cell.cell_id,
         engine=cell.config.engine.id,
-        model=cell.config.engine.model,
+        model=model or cell.config.engine.model,
         concurrency=cell.concurrency,
         prefix_cache=cell.config.prefix_cache,
         speculation=cell.config.speculation,
@@ -256,7 +261,7 @@ def cell_document(result: CellResult) -> CellDocument:
 
 
 def levels_of(cells: Sequence[CellResult]) -> tuple[Level, ...]:
-    """Repeats of one level put together, in the order in which levels were first measured."""
+    """Repeats of one level put together, by engine, cache, speculation and concurrency."""
     return tuple(
         Level(
             engine=group[0].cell.config.engine.id,
@@ -402,7 +407,7 @@ def answers(plan: Plan, levels: Sequence[Level], cells: Sequence[CellResult]) ->
     ids = tuple(result.cell.cell_id for result in cells if result.status != "failed")
     return {
         "1": _what(plan, ids),
-        "2": _where_it_holds(levels, cells),
+        "2": _where_it_holds(levels, ids),
         "3": _shared_opening(plan, ids),
         "4": _prefix_reuse(cells),
         "5": Answer("not measured: the memory of one more request needs launches of its own"),
@@ -428,7 +433,7 @@ def _what(plan: Plan, ids: tuple[str, ...]) -> Answer:
     return Answer("; ".join(parts) + ".", ids)
 
 
-def _where_it_holds(levels: Sequence[Level], cells: Sequence[CellResult]) -> Answer:
+def _where_it_holds(levels: Sequence[Level], ids: tuple[str, ...]) -> Answer:
     texts = []
     for level in levels:
         rate = level.metrics["output_tokens_per_s"].mean
@@ -441,7 +446,7 @@ def _where_it_holds(levels: Sequence[Level], cells: Sequence[CellResult]) -> Ans
             )
     if not texts:
         return Answer("not measured: no cell gave a rate, see the findings")
-    return Answer("; ".join(texts) + ".", tuple(result.cell.cell_id for result in cells))
+    return Answer("; ".join(texts) + ".", ids)
 
 
 def _shared_opening(plan: Plan, ids: tuple[str, ...]) -> Answer:

@@ -205,7 +205,7 @@ async def facts_of(rest: Rest) -> ServerFacts:
 
 
 _LOG_FACTS = {
-    "kv_unified": re.compile(r"kv_unified = '?(\w+)'?"),
+    "kv_unified": re.compile(r"kv_unified += '?(\w+)'?"),
     "kv_buffer_mib": re.compile(r"KV buffer size = +([\d.]+) MiB"),
     "compute_buffer_mib": re.compile(r"compute buffer size = +([\d.]+) MiB"),
     "output_buffer_mib": re.compile(r"output buffer size = +([\d.]+) MiB"),

@@ -45,14 +45,20 @@ class Rest:
     ) -> None:
         self.url = url.rstrip("/")
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = httpx.AsyncClient(
-            base_url=self.url,
-            headers=headers,
-            timeout=timeout_s,
+        verify = _trust(cacert) if self.url.startswith("https") else False
+        try:
             # A proxy between us and an engine on this box would be measured as the engine.
-            trust_env=False,
-            verify=_trust(cacert) if self.url.startswith("https") else False,
-        )
+            self._client = httpx.AsyncClient(
+                base_url=self.url,
+                headers=headers,
+                timeout=timeout_s,
+                trust_env=False,
+                verify=verify,
+            )
+        except httpx.InvalidURL as error:
+            raise UsageError(
+                f"{self.url} is not an address ({error}): give one like http://127.0.0.1:8080"
+            ) from error
 
     async def __aenter__(self) -> Rest:
         return self

@@ -277,6 +277,7 @@ class Runner:
                 client=cost,
                 failure=death or halt.detail,
                 failure_kind="engine_died" if death else halt.reason,
+                prompts_exact=live.prompts.exact,
                 server_cached_delta=_delta(before, after, "cached_prompt_tokens"),
             )
         )

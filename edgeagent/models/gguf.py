@@ -24,7 +24,7 @@ MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _MAX_ITEMS = 1 << 20
 _MAX_STRING = 1 << 24
-_MAX_ARRAY = 1 << 24
+_MAX_ARRAY = 1 << 22
 _KEPT_ARRAY = 1 << 12
 """Longer arrays (vocabularies) are counted, not kept."""
 
@@ -173,6 +173,9 @@ def read(path: Path) -> GgufFacts:
         size = path.stat().st_size
         if path.is_dir():
             raise UsageError(f"model {path} is a folder: give the GGUF file in it")
+        if not path.is_file():
+            # Opening a pipe would wait for somebody to write to it.
+            raise UsageError(f"model {path} is a pipe or a device: give a GGUF file")
         with path.open("rb") as file:
             return _facts(file, size)
     except _DamagedError as damage:

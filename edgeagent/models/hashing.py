@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from edgeagent.errors import UsageError
 
 _CHUNK_BYTES = 4 << 20
 _REMEMBERED = 500
+_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def cache_file(environment: dict[str, str] | None = None) -> Path:
@@ -68,7 +70,7 @@ def _read(memory: Path | None) -> dict[str, str]:
         return {}
     if not isinstance(value, dict):
         return {}
-    return {k: v for k, v in value.items() if isinstance(v, str)}
+    return {k: v for k, v in value.items() if isinstance(v, str) and _HASH.fullmatch(v)}
 
 
 def _remember(memory: Path | None, key: str, value: str) -> None:
@@ -82,4 +84,7 @@ def _remember(memory: Path | None, key: str, value: str) -> None:
             "w", dir=memory.parent, prefix="hashes.", delete=False, encoding="utf-8"
         ) as file:
             json.dump(newest, file)
-        Path(file.name).replace(memory)
+        try:
+            Path(file.name).replace(memory)
+        except OSError:
+            Path(file.name).unlink()

@@ -12,6 +12,7 @@ share is counted in both.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class HostProbe:
     name = "host"
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._proc = root / "proc"
+        self._proc = str(root / "proc")
 
     def read(self, pids: Sequence[int]) -> Readings:
         """Return the readings of now; a process that has just ended counts as ended."""
@@ -46,7 +47,7 @@ class HostProbe:
 
     def _host(self) -> Readings:
         try:
-            text = _read(self._proc / "meminfo")
+            text = _read(f"{self._proc}/meminfo")
         except OSError as error:
             return _nothing(HOST_NAMES, f"/proc/meminfo could not be read: {error.strerror}")
         return host_readings(parse_meminfo(text))
@@ -57,7 +58,7 @@ class HostProbe:
         alive, refused = [], None
         for pid in pids:
             try:
-                alive.append(parse_status(_read(self._proc / str(pid) / "status")))
+                alive.append(parse_status(_read(f"{self._proc}/{pid}/status")))
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it ended between being listed and being read
             except OSError as error:
@@ -70,7 +71,7 @@ class HostProbe:
 
     def _agent(self) -> Readings:
         try:
-            rss_bytes = parse_status(_read(self._proc / "self" / "status")).rss_bytes
+            rss_bytes = parse_status(_read(f"{self._proc}/self/status")).rss_bytes
         except OSError as error:
             values, absent = _nothing(
                 ("agent.rss_bytes",), f"/proc/self/status could not be read: {error.strerror}"
@@ -105,15 +106,19 @@ class ProcessMemory:
     mapped_bytes: int
 
 
+# These files are read at every sample, and searching for the few lines of interest takes a fifth
+# of the time that taking all lines apart does.
+_MEMINFO = re.compile(r"^(MemTotal|MemAvailable|SwapTotal|SwapFree):\s*([0-9]+) kB", re.MULTILINE)
+_STATUS = re.compile(r"^(VmRSS|RssAnon|RssFile|RssShmem):\s*([0-9]+) kB", re.MULTILINE)
+
+
 def parse_meminfo(text: str) -> Mapping[str, int]:
-    """Return the fields of /proc/meminfo in bytes; lines of another form are passed over."""
-    found = {}
-    for line in text.splitlines():
-        name, _, rest = line.partition(":")
-        words = rest.split()
-        if words and words[0].isdecimal():
-            found[name] = int(words[0]) * (KIB if words[1:] == ["kB"] else 1)
-    return found
+    """Return what `host_readings` needs of /proc/meminfo, in bytes, as far as listed."""
+    return _bytes_of(_MEMINFO, text)
+
+
+def _bytes_of(pattern: re.Pattern[str], text: str) -> dict[str, int]:
+    return {name: int(kib) * KIB for name, kib in pattern.findall(text)}
 
 
 def parse_status(text: str) -> ProcessMemory:
@@ -122,7 +127,7 @@ def parse_status(text: str) -> ProcessMemory:
     Shared anonymous memory (RssShmem: CUDA and vLLM workers use it) is counted with the anonymous:
     both cannot be given back to the page cache.
     """
-    fields = parse_meminfo(text)
+    fields = _bytes_of(_STATUS, text)
     return ProcessMemory(
         rss_bytes=fields.get("VmRSS", 0),
         anon_bytes=fields.get("RssAnon", 0) + fields.get("RssShmem", 0),
@@ -164,7 +169,7 @@ def _nothing(names: Sequence[str], reason: str) -> Readings:
     return dict.fromkeys(names), dict.fromkeys(names, reason)
 
 
-def _read(path: Path) -> str:
+def _read(path: str) -> str:
     """Return the text of a small file in one read: /proc gives a consistent answer to one only."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

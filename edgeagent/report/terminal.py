@@ -56,8 +56,11 @@ def render(document: Mapping[str, object], folder: Path, width: int) -> str:
 
 
 def _print(console: Console, document: Mapping[str, object], folder: Path) -> None:
+    from rich.text import Text
+
     for part in _parts(document, folder, console.width):
-        console.print(part, highlight=False)
+        # Bare lines are not wrapped: a path or a command broken in two cannot be copied.
+        console.print(part, highlight=False, soft_wrap=isinstance(part, Text))
 
 
 def _parts(document: Mapping[str, object], folder: Path, width: int) -> Iterable[RenderableType]:
@@ -76,8 +79,7 @@ def _parts(document: Mapping[str, object], folder: Path, width: int) -> Iterable
         yield Padding(_findings_table(doubts), (0, 0, 0, 1))
     yield Text("")
     for line in closing(document, folder):
-        # Not wrapped: a path or a command that is broken in two cannot be copied.
-        yield Text(line, no_wrap=True, overflow="ignore")
+        yield Text(line)
 
 
 # ------------------------------------------------------------------------------------------- levels
@@ -183,7 +185,8 @@ def _title(document: Mapping[str, object], engine_id: str, speculation: str) -> 
     """Return what was measured: engine, version, model, and speculation where it was on."""
     engines = _objects(document.get("engines"))
     engine = next((one for one in engines if one.get("id") == engine_id), {})
-    model_of = {cell.get("engine"): cell.get("model") for cell in _objects(document.get("cells"))}
+    cells = _objects(document.get("cells"))
+    model_of = {_text(cell.get("engine")): cell.get("model") for cell in cells}
     models = _objects(document.get("models"))
     model = next((one for one in models if one.get("id") == model_of.get(engine_id)), {})
     version = engine.get("version")
@@ -261,19 +264,20 @@ class FindingLine:
     severity: str
     code: str
     text: str
-    cells: int
+    """The first finding of this kind."""
+    alike: int
+    """How many further ones say the same of other cells."""
 
 
 def findings(document: Mapping[str, object]) -> tuple[FindingLine, ...]:
-    """Return the findings, worst first."""
+    """Return one line for each kind of finding, worst first; all of them stand in the document."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for finding in _objects(document.get("findings")):
+        kind = (_text(finding.get("severity")), _text(finding.get("code")))
+        kinds.setdefault(kind, []).append(_text(finding.get("text")))
     lines = [
-        FindingLine(
-            severity=_text(finding.get("severity")),
-            code=_text(finding.get("code")),
-            text=_text(finding.get("text")),
-            cells=len(_list(finding.get("cells"))),
-        )
-        for finding in _objects(document.get("findings"))
+        FindingLine(severity, code, texts[0], len(texts) - 1)
+        for (severity, code), texts in kinds.items()
     ]
     return tuple(sorted(lines, key=_rank))
 
@@ -291,9 +295,9 @@ def _findings_table(lines: Iterable[FindingLine]) -> Table:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for line in lines:
-        where = f" ({line.cells} cell{'s' if line.cells > 1 else ''})" if line.cells else ""
+        more = f" (and {line.alike} more like it)" if line.alike else ""
         severity = Text(line.severity, style=_STYLE.get(line.severity, "dim"))
-        grid.add_row(severity, Text(f"{line.code}: {line.text}{where}"))
+        grid.add_row(severity, Text(f"{line.code}: {line.text}{more}"))
     return grid
 
 

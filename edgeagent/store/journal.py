@@ -84,7 +84,8 @@ class Span(NamedTuple):
     end: int
 
 
-_CELL = re.compile(rb'\{"cell_id":(null|"[^"\\]*")(?:,"attempt":("[^"\\]*"))?')
+_STRING = rb'"(?:[^"\\]|\\.)*"'
+_CELL = re.compile(rb'\{"cell_id":(null|%b)(?:,"attempt":(%b))?' % (_STRING, _STRING))
 
 
 @dataclass

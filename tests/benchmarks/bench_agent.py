@@ -55,8 +55,9 @@ def measure(load: Load, beside: int) -> Figures:
 
 
 def _sweep(url: str, load: Load, run: Path) -> None:
-    command = [sys.executable, "-m", "edgeagent", "sweep", "--url", url, "--quiet", "--out", run]
-    options = {
+    command = [sys.executable, "-m", "edgeagent", "sweep", "--url", url, "--quiet"]
+    options: dict[str, object] = {
+        "--out": run,
         "--concurrency": load.streams,
         "--requests": load.requests,
         "--output-tokens": load.output_tokens,

@@ -26,6 +26,7 @@ from edgeagent.core.metrics import (
     ClientSummary,
     MemorySummary,
     RequestCounts,
+    ValueSummary,
     summarise,
 )
 from edgeagent.core.model import Cell, EngineKind, Launch, ServerFacts, Slo
@@ -52,7 +53,8 @@ def codes(metrics: CellMetrics, of: Cell | None = None, **changes: Any) -> list[
 
 def test_the_documentation_lists_every_code_with_its_severity() -> None:
     text = (Path(__file__).parents[2] / "docs" / "findings.md").read_text()
-    documented = dict(re.findall(r"^\| `([a-z_]+)` \| (suspect|warning|info) \|", text, re.M))
+    row = re.compile(r"^\| `([a-z_]+)` \| (suspect|warning|info) \|", re.MULTILINE)
+    documented = dict(row.findall(text))
     assert documented == dict(CODES)
 
 
@@ -180,11 +182,24 @@ def test_speculation_that_never_helped_is_not_a_measurement_of_it() -> None:
     assert codes(replace(FINE, draft_acceptance=0.3), of) == []
 
 
-def test_the_state_of_the_box_is_passed_on_in_its_own_words() -> None:
-    evidence = CellEvidence(record(), FINE, hygiene={"throttled": "3 events", "power_saver": ""})
+def box(**values: ValueSummary) -> CellMetrics:
+    named = {f"hygiene.{name}": value for name, value in values.items()}
+    return replace(FINE, memory=MemorySummary(30, 0.0, named))
+
+
+def test_a_box_that_saves_power_is_a_warning() -> None:
+    assert codes(box(power_saver=ValueSummary(1, 1, 1))) == ["power_saver"]
+    assert codes(box(power_saver=ValueSummary(0, 0, 0))) == []
+    assert codes(box(power_saver=ValueSummary(None, None, reason="no governor"))) == []
+
+
+def test_throttling_is_what_the_counters_rose_by_not_what_they_stand_at() -> None:
+    evidence = CellEvidence(record(), box(throttle_count=ValueSummary(44, 42, 41)))
     (finding,) = examine_cell(evidence)
     assert finding.code == "throttled"
-    assert "3 events" in finding.text
+    assert "throttled 3 times" in finding.text
+    assert codes(box(throttle_count=ValueSummary(41, 41, 41))) == []
+    assert codes(box(overcurrent_count=ValueSummary(2, 1, 0))) == ["throttled"]
 
 
 def test_approximate_prompts_are_said_unless_they_are_own_traffic() -> None:

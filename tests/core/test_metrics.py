@@ -6,8 +6,9 @@ Pictures: one line a request, `s` sent, `o` a token event, ten milliseconds a co
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from recordings import MS, S, cell, record, request
 
 from edgeagent.core.metrics import (
     CellMetrics,
+    ClientSummary,
     Window,
     gaps_ns,
     meets,
@@ -261,12 +263,14 @@ def test_whatever_was_recorded_the_numbers_hold_together(
         stamps = [sent + sum(steps[: i + 1]) for i in range(len(steps))]
         error = None if ok and stamps else "no_end"
         traces.append(request(sent, stamps, role=role, error=error))
-    found = metrics_of(record(cell(concurrency, shape=shape)), *traces)
+    of = record(cell(concurrency, shape=shape))
+    found = metrics_of(of, *traces)
     total = sum(trace.tokens for trace in traces)
     assert found.requests.ok + found.requests.failed == sum(r[0] == "measured" for r in run)
     if found.output_tokens_per_s is not None:
-        seconds = found.steady_s or found.duration_s or 0
-        assert 0 <= found.output_tokens_per_s * seconds <= total + 1e-6
+        window = window_of(of, traces)
+        assert window is not None
+        assert 0 <= found.output_tokens_per_s * window.seconds <= total + 1e-6
     if found.inflight_mean is not None:
         assert 0 <= found.inflight_mean <= len(traces) + 1e-9
         if found.steady_s and shape == "sustained":
@@ -403,3 +407,11 @@ def test_a_long_cell_costs_time_in_proportion() -> None:
     assert found.itl_s.p99 == pytest.approx(0.01)
     # All are in flight from 15 ms, when the last was sent, until the first has its last token.
     assert found.steady_s == pytest.approx((50_040 - 15) * MS / S)
+
+
+def test_the_documentation_names_every_metric_of_a_cell() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    names = {field.name for field in fields(CellMetrics)} | {
+        field.name for field in fields(ClientSummary)
+    }
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == ["requests"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from engine_places import MODEL, SERVER, eventually, exists, llama, living, place, real_config
+from engine_places import MODEL, SERVER, eventually, exists, living, llama, place, real_config
 
 from edgeagent.core.model import EngineConfig, EngineSpec
 from edgeagent.engines.fake import FakeEngine
@@ -68,17 +68,17 @@ async def stream(server: Server, ask: Ask) -> Streamed:
     headers = {"content-type": "application/json", **dict(wanted.headers)}
     events: list[dict[str, object]] = []
     done = False
-    async with httpx.AsyncClient(base_url=server.url, timeout=60, trust_env=False) as client:
-        async with client.stream(
-            "POST", wanted.path, content=wanted.body, headers=headers
-        ) as answer:
-            assert answer.status_code == 200
-            async for line in answer.aiter_lines():
-                data = line.removeprefix("data: ")
-                if data == "[DONE]":
-                    done = True
-                elif line.startswith("data: "):
-                    events.append(json.loads(data))
+    async with (
+        httpx.AsyncClient(base_url=server.url, timeout=60, trust_env=False) as client,
+        client.stream("POST", wanted.path, content=wanted.body, headers=headers) as answer,
+    ):
+        assert answer.status_code == 200
+        async for line in answer.aiter_lines():
+            data = line.removeprefix("data: ")
+            if data == "[DONE]":
+                done = True
+            elif line.startswith("data: "):
+                events.append(json.loads(data))
     usage: dict[str, object] = {}
     timings: dict[str, object] = {}
     finish: str | None = None

@@ -107,9 +107,10 @@ async def test_a_killed_agent_leaves_nothing_behind(tmp_path: Path) -> None:
 async def test_an_interrupt_of_the_agents_group_does_not_reach_the_engine(tmp_path: Path) -> None:
     process = await start(log_of(tmp_path), *SLEEPER)
     try:
-        ours = os.getsid(0)
-        assert os.getsid(process.pid) not in {ours, os.getsid(process._keeper.pid)}
+        # Made between fork and exec, so it may not be there at once.
+        assert await eventually(lambda: os.getsid(process.pid) == process.pid)
         assert os.getpgid(process.pid) == process.pid
+        assert os.getsid(process._keeper.pid) != os.getsid(0)
         os.kill(process._keeper.pid, signal.SIGINT)
         os.kill(process._keeper.pid, signal.SIGTERM)
         await asyncio.sleep(0)
@@ -159,13 +160,17 @@ async def test_what_a_dead_engine_left_behind_ends_soon_after(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("program", "words"),
-    [("/no/such/program", "No such file or directory"), ("/etc/hostname", "Permission denied")],
+    ("mode", "words"),
+    [(None, "No such file or directory"), (0o644, "Permission denied"), (0o755, "Exec format")],
 )
 async def test_a_program_that_cannot_run_is_explained(
-    tmp_path: Path, program: str, words: str
+    tmp_path: Path, mode: int | None, words: str
 ) -> None:
-    process = await start(log_of(tmp_path), program, "--port", "1")
+    program = tmp_path / "program"
+    if mode is not None:
+        program.write_text("not a program\n", encoding="utf-8")
+        program.chmod(mode)
+    process = await start(log_of(tmp_path), str(program), "--port", "1")
     assert await eventually(lambda: process.death() is not None)
     death = process.death() or ""
     assert f"edgeagent: cannot run {program}: {words}" in death
