@@ -442,8 +442,8 @@ class Answer(httpx.AsyncByteStream):
 class _Reading:
     """One answer being read: h11 for the head, a small decoder of our own for the body.
 
-    h11 takes ten times as long per token event (docs/benchmarks.md),
-    and a body is either chunks, a length, or all there is until the end.
+    h11 takes ten times as long per token event (docs/benchmarks.md), and a body is either chunks,
+    a length, or all there is until the end.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Is the box in a state in which its numbers mean something?
 
 Read, never changed: CPU governor, temperature, throttling counters, load and pressure stall
-information, wherever the kernel shows them. Counters are totals since boot; `doubts` takes the
-differences over a cell. A file that this kind of box lacks gives None and a reason, never 0.
+information, wherever the kernel shows them. Counters are totals since boot; whoever judges
+a cell takes differences. A file that this kind of box lacks gives None and a reason, never 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from edgeagent.core.model import MemorySample
 from edgeagent.ports import Readings
 
 T = TypeVar("T")
@@ -88,39 +87,6 @@ class HygieneProbe:
     def _words(self, pattern: str) -> set[str]:
         return set(_texts(self._cpus.glob(pattern)))
 
-
-# ----------------------------------------------------------------------------------------- judging
-
-
-def doubts(samples: Iterable[MemorySample]) -> Mapping[str, str]:
-    """Return what speaks against a cell's numbers: `power_saver`, `throttled`; empty when nothing.
-
-    `samples` are those of the cell, in order.
-    """
-    found = {}
-    seen: dict[str, tuple[float, float]] = {}
-    for sample in samples:
-        for name, value in sample.values.items():
-            if name.startswith("hygiene.") and value is not None:
-                first, _ = seen.get(name, (value, value))
-                seen[name] = (first, value)
-    if seen.get("hygiene.power_saver", (0, 0)) != (0, 0):
-        found["power_saver"] = "the CPU governor or the platform profile is set to save power"
-    rises = [
-        f"{words} rose by {last - first:.0f}"
-        for name, words in _COUNTERS.items()
-        for first, last in [seen.get(name, (0, 0))]
-        if last > first
-    ]
-    if rises:
-        found["throttled"] = " and ".join(rises)
-    return found
-
-
-_COUNTERS = {
-    "hygiene.throttle_count": "the CPU's thermal throttle count",
-    "hygiene.overcurrent_count": "the board's over-current count",
-}
 
 # ------------------------------------------------------------------------------------------ parsing
 

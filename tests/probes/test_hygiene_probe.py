@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeagent.core.model import MemorySample
 from edgeagent.probes.hygiene import (
     HygieneProbe,
-    doubts,
     hottest_c,
     load_1min,
     power_saver,
@@ -100,24 +98,6 @@ def test_what_counts_as_saving_power(
     governors: list[str], driver: str | None, profile: str | None, saving: int | None
 ) -> None:
     assert power_saver(governors, driver, profile) == saving
-
-
-def _sample(at_ns: int, **values: float | None) -> MemorySample:
-    return MemorySample(at_ns, 0, "c", {f"hygiene.{k}": v for k, v in values.items()})
-
-
-def test_a_counter_that_rises_during_a_cell_is_a_doubt_and_a_high_one_is_not() -> None:
-    steady = [_sample(1, throttle_count=900), _sample(2), _sample(3, throttle_count=900)]
-    rising = [_sample(1, throttle_count=900), _sample(2, throttle_count=902)]
-
-    assert doubts(steady) == {}
-    assert doubts(rising) == {"throttled": "the CPU's thermal throttle count rose by 2"}
-
-
-def test_saving_power_at_any_moment_of_a_cell_is_a_doubt() -> None:
-    assert doubts([_sample(1, power_saver=0), _sample(2, power_saver=None)]) == {}
-    assert set(doubts([_sample(1, power_saver=0), _sample(2, power_saver=1)])) == {"power_saver"}
-    assert set(doubts([_sample(1, power_saver=1), _sample(2, power_saver=0)])) == {"power_saver"}
 
 
 @given(st.text())
