@@ -254,7 +254,8 @@ def _judged(
             {key: value for key, value in line.items() if key in CellLine.__dataclass_fields__}
         )
         return judge(folder, parsed.record(known[parsed.cell_id]), spec, parsed)
-    except ValidationError as error:
+    except (ValueError, IndexError, OverflowError) as error:
+        # Well-formed records that contradict each other: only editing makes such.
         raise UsageError(
             f"the records of cell {line.get('cell_id')} in {folder.path} are damaged "
             f"({str(error).splitlines()[0]})"

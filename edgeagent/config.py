@@ -226,6 +226,8 @@ def _engines(
             "no engine was named: give --engine llamacpp --model FILE.gguf, or --url URL of a "
             "server that runs already, or a plan with an [engines.NAME] table"
         )
+    if options.slots is not None:
+        _validated(EngineKeys, {"slots": options.slots}, lambda path: f"--{path}")
     overrides = _Overrides(options, {keys.kind for keys in chosen.values() if keys.kind})
     specs = tuple(_engine(name, overrides.apply(keys)) for name, keys in chosen.items())
     overrides.check_used()
@@ -438,7 +440,9 @@ def _prompts(path: str | None) -> tuple[tuple[Mapping[str, object], ...], str | 
         data = Path(path).read_bytes()
         lines = data.decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--prompts {path} cannot be read ({_why(error)})") from error
+        raise UsageError(
+            f"--prompts {path} cannot be read ({_why(error)}): give a text file"
+        ) from error
     prompts = tuple(
         _prompt(line, f"--prompts {path}, line {number}")
         for number, line in enumerate(lines, start=1)

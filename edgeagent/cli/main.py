@@ -6,15 +6,17 @@ The only place that catches `EdgeAgentError`. Anything else is our bug and shows
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from edgeagent import __version__
-from edgeagent.errors import EdgeAgentError
+from edgeagent.errors import EdgeAgentError, UsageError
 
 _DESCRIPTION = """\
-Measure local LLM servers on this box the way an agent with sub-agents uses them:
-throughput, time to first token and memory per simultaneous request.
+Measure local LLM servers on this box the way an agent with sub-agents uses
+them: throughput, time to first token and memory per simultaneous request.
 """
 
 _EPILOG = """\
@@ -22,9 +24,16 @@ exit status:
   0 done, every cell ok            69 a server cannot be reached
   1 done, a cell failed or is      75 busy, try again
     suspect; verify found a fault  78 the configuration file is wrong
-  2 what was given is wrong       130 interrupted, 143 terminated
-  3 no engine could be started        (what was measured is kept, --resume goes on)
+  2 what was given is wrong       130 interrupted, 143 terminated: what was
+  3 no engine could be started        measured is kept, --resume goes on
 """
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse that says what is wrong in one sentence, as everything else here does."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}: see {self.prog} --help")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     # Imported here, not above: each command brings only the names of its options.
     from edgeagent.cli import records, sweep
 
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="edgeagent",
         description=_DESCRIPTION,
         epilog=_EPILOG,
@@ -47,15 +56,21 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    options = parser().parse_args(arguments)
     try:
+        options = parser().parse_args(arguments)
         status: int = options.run(options)
+        sys.stdout.flush()  # here, where a reader that has gone is still understood
     except EdgeAgentError as error:
         print(f"edgeagent: {error}", file=sys.stderr)  # noqa: T201  # because this is the door
         return error.exit_status
+    except KeyboardInterrupt:
+        # Before the first engine was started: later the sweep itself ends in order.
+        print("edgeagent: interrupted before anything was measured", file=sys.stderr)  # noqa: T201  # because this is the door
+        return 130
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): nobody is left to tell.
-        sys.stderr.close()
+        # The reader of our output has gone (`| head`): nobody is left to tell. What is still
+        # buffered goes nowhere, else the interpreter would complain while it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return status
 

@@ -36,8 +36,9 @@ async def detect(
     async with Rest(spec.url or "", api_key, cacert, timeout_s=10) as rest:
         kind = asked or await _kind(rest)
         if kind == "llamacpp":
-            facts = await llamacpp.facts_of(rest)
-            return kind, facts
+            if asked:
+                await _llama_server(rest)
+            return kind, await llamacpp.facts_of(rest)
         return kind, await _openai_facts(rest, kind)
 
 
@@ -50,6 +51,17 @@ async def _kind(rest: Rest) -> EngineKind:
         return "vllm"
     await _models(rest)
     return "openai"
+
+
+async def _llama_server(rest: Rest) -> None:
+    """Raises UnreachableError when what answers is no llama-server."""
+    props = _allowed(rest, await rest.get("/props"))
+    if "default_generation_settings" not in props.mapping():
+        what = props.content_type.split(";")[0] or "nothing"
+        raise UnreachableError(
+            f"{rest.url}/props was asked and answered {props.status} with {what}, not like a "
+            "llama-server: check the URL, or leave --engine out to have its kind found out"
+        )
 
 
 def _allowed(rest: Rest, answer: Answer) -> Answer:

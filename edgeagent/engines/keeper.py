@@ -29,6 +29,9 @@ import time
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
+_LOOK_S = 0.5
+"""How often it looks by itself; a word or a child's end wakes it at once."""
+
 _ENGINE_OOM_SCORE = "500"
 """Under memory pressure the kernel should choose the engine, not the agent or the plant."""
 
@@ -100,11 +103,20 @@ def _signal_all(what: int) -> None:
             continue
 
 
+def _wake(number: int, frame: object) -> None:
+    """Nothing: the signal has written to the wake-up pipe already."""
+
+
 class _Keeper:
     def __init__(self, engine: int, grace_s: float) -> None:
         self._engine = engine
         self._grace_s = grace_s
         self._told = False
+        # A child's end wakes the wait at once: the agent must know while it still judges the cell.
+        self._child_ended, write = os.pipe()
+        os.set_blocking(write, False)
+        signal.signal(signal.SIGCHLD, _wake)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
     def reap(self) -> bool:
         """Collect what has ended; whether any child is left."""
@@ -123,9 +135,11 @@ class _Keeper:
         """Wait for the agent's word; `stop` or a closed pipe ends the wait."""
         ended_at: float | None = None
         while True:
-            ready, _, _ = select.select([0], [], [], 0.2)
-            if ready and not os.read(0, 4096).startswith(b"grace"):
+            ready, _, _ = select.select([0, self._child_ended], [], [], _LOOK_S)
+            if 0 in ready:
                 return
+            if ready:
+                os.read(self._child_ended, 4096)
             self.reap()
             if self._told and ended_at is None:
                 ended_at = time.monotonic()
@@ -158,8 +172,8 @@ def main(arguments: list[str]) -> int:
     if engine == 0:
         _become_engine(command, log, keeper)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _IGNORED)
-    _say(f"started {engine}")
     own = _Keeper(engine, grace_s)
+    _say(f"started {engine}")
     own.watch()
     own.end_all()
     return 0

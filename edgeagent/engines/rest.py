@@ -27,7 +27,7 @@ class Answer:
         """The body as JSON; None when it is not."""
         try:
             value: object = json.loads(self.text)
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter from brackets by the thousand
             return None
         return value
 

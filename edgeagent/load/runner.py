@@ -22,11 +22,13 @@ from edgeagent.core.model import (
     CellRecord,
     ClientCost,
     Cooldown,
+    ErrorKind,
     Launch,
     Limits,
     Measure,
     Phase,
     Plan,
+    Prime,
     RequestTrace,
     ResetCache,
     StartEngine,
@@ -43,6 +45,14 @@ MAX_RESTARTS = 2
 """Restarts of an engine that died, per planned launch; a third death ends the launch."""
 
 _LAG_PERIOD_S = 0.05
+
+_BROKEN: tuple[ErrorKind, ...] = ("connect", "reset", "no_end", "engine_died")
+"""How requests fail whose engine has gone."""
+
+_NEWS_S = 1.0
+"""A broken connection is seen at once, the end of the process behind it a moment later."""
+_DEATH_S = 1.0
+_DEATH_POLL_S = 0.05
 
 
 class Line(Protocol):
@@ -124,6 +134,8 @@ class _Live:
     close: Callable[[], Awaitable[None]]
     warmup: Warmup | None = None
     restarts: int = 0
+    primed: str | None = None
+    """The attempt whose opening is in the cache: the next measurement must be the same one."""
 
 
 @dataclass
@@ -133,6 +145,8 @@ class Runner:
     plan: Plan
     world: World
     stop: Halt = field(default_factory=Halt)
+    _broken: int = 0
+    """Requests of the present cell whose connection broke or could not be made."""
 
     async def run(self) -> None:
         """Carry out every step. Engines are stopped on any way out."""
@@ -167,10 +181,12 @@ class Runner:
             await live.server.reset_cache()
         elif isinstance(step, Measure):
             await self._measure(step, live)
+        elif isinstance(step, Prime):
+            live.primed = _stamp()
+            await self._drive(live, step.cell, live.primed, step.phases, Halt())
         else:
-            if isinstance(step, Warmup):
-                live.warmup = step
-            await self._drive(live, step.cell, f"{step.kind}-{_stamp()}", step.phases, Halt())
+            live.warmup = step
+            await self._drive(live, step.cell, f"warmup-{_stamp()}", step.phases, Halt())
         return await self._revive(live)
 
     # ------------------------------------------------------------------ engines
@@ -201,9 +217,16 @@ class Runner:
             await engine.stop()
             self.world.watcher.stopped()
 
-        live = _Live(step, server, line, Prompts(None, "", "chat"), close, restarts=restarts)
-        live.prompts = await self._prompts(server, step)
-        return live
+        try:
+            prompts = await self._prompts(server, step)
+        except BaseException as error:
+            await close()
+            if not isinstance(error, EdgeAgentError):
+                raise
+            # Ready, and gone before its first request: as good as not started.
+            self.world.watcher.launch_failed(step, error)
+            return None
+        return _Live(step, server, line, prompts, close, restarts=restarts)
 
     async def _unless_stopped(self, starting: asyncio.Future[Server]) -> Server | None:
         """The server, or None when the operator stopped the run while it was starting."""
@@ -217,7 +240,8 @@ class Runner:
 
     async def _revive(self, live: _Live) -> _Live | None:
         """`live`, or a fresh launch in its place when the engine has died; None for good."""
-        death = live.server.death()
+        death = await self._death(live)
+        self._broken = 0
         if death is None or self.stop.reason is not None:
             return live
         await self._close(live)
@@ -229,7 +253,9 @@ class Runner:
         if fresh is not None and live.warmup is not None:
             fresh.warmup = live.warmup
             warmup = live.warmup
-            await self._drive(fresh, warmup.cell, f"warmup-{_stamp()}", warmup.phases, self.stop)
+            # A halt of its own: an engine that dies again here is its own trouble, not the sweep's.
+            await self._drive(fresh, warmup.cell, f"warmup-{_stamp()}", warmup.phases, Halt())
+            return await self._revive(fresh)
         return fresh
 
     async def _close(self, live: _Live | None) -> None:
@@ -250,13 +276,14 @@ class Runner:
 
     async def _measure(self, step: Measure, live: _Live) -> None:
         cell = step.cell
-        attempt = _stamp()
+        attempt, live.primed = live.primed or _stamp(), None
         before = await live.server.counters()
         halt = Halt()
         meter = _Meter(self.world, live.line)
         started_ns = self.world.clock.now_ns()
         with_lag = asyncio.ensure_future(meter.watch_lag())
         meter.begin()
+        self._broken = 0
         try:
             await self._drive(live, cell, attempt, step.phases, halt)
         finally:
@@ -265,7 +292,7 @@ class Runner:
         finished_ns = self.world.clock.now_ns()
         if self.stop.reason is not None:
             return  # what was seen is recorded; the cell is not finished
-        death = live.server.death()
+        death = await self._death(live)
         after = {} if death else await live.server.counters()
         self.world.watcher.cell_ended(
             CellRecord(
@@ -282,6 +309,18 @@ class Runner:
             )
         )
 
+    async def _death(self, live: _Live) -> str | None:
+        """Why the engine died, if it did.
+
+        Broken connections are seen before the end of a process is: when there were some, its end is
+        waited for a moment.
+        """
+        patience = round(_DEATH_S / _DEATH_POLL_S) if self._broken else 0
+        while (death := live.server.death()) is None and patience > 0:
+            patience -= 1
+            await self.world.clock.sleep(_DEATH_POLL_S)
+        return death
+
     async def _drive(
         self, live: _Live, cell: Cell, attempt: str, phases: tuple[Phase, ...], halt: Halt
     ) -> None:
@@ -296,11 +335,26 @@ class Runner:
         guard = asyncio.ensure_future(self._guard(live, cell, phases, halt))
         try:
             await Drive(cell, attempt, phases, tools, halt).run()
+            await self._hear_of_death(live)
         finally:
             guard.cancel()
             await asyncio.gather(guard, return_exceptions=True)
 
+    async def _hear_of_death(self, live: _Live) -> None:
+        """Wait a moment for the news when the last request looks as if its engine had gone."""
+        end_ns = self.world.clock.now_ns() + round(_NEWS_S * 1e9)
+        while (
+            self._last_error in _BROKEN
+            and self.stop.reason is None
+            and live.server.death() is None
+            and self.world.clock.now_ns() < end_ns
+        ):
+            await self.world.clock.sleep(0.02)
+
     def _record(self, trace: RequestTrace) -> None:
+        self._last_error = trace.error
+        if trace.error in ("connect", "reset"):
+            self._broken += 1
         self.world.sink.append_request(trace)
         self.world.watcher.request_ended(trace)
 

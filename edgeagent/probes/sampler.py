@@ -49,7 +49,8 @@ class Sampler:
         pids: Callable[[], Sequence[int]] = tuple,
         hz: float = DEFAULT_HZ,
     ) -> None:
-        self.cell_id: str | None = None
+        self._cell_id: str | None = None
+        self._taking = threading.Lock()
         self.latest: MemorySample | None = None
         """The last sample, with every reason in it; None before the first."""
         self.failure: EdgeAgentError | None = None
@@ -63,6 +64,16 @@ class Sampler:
         self._told_cell: str | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
+
+    @property
+    def cell_id(self) -> str | None:
+        """The cell that samples belong to. Once it is set, the one before gets no more of them."""
+        return self._cell_id
+
+    @cell_id.setter
+    def cell_id(self, cell_id: str | None) -> None:
+        with self._taking:  # a sample that is being taken is kept first
+            self._cell_id = cell_id
 
     def start(self) -> None:
         """Begin to sample; the first sample is due at once."""
@@ -80,6 +91,10 @@ class Sampler:
 
     def take(self, due_ns: int) -> None:
         """Take the sample that was due at `due_ns` and hand it on."""
+        with self._taking:
+            self._take(due_ns)
+
+    def _take(self, due_ns: int) -> None:
         now_ns = self._clock.now_ns()
         cell_id = self.cell_id
         values, absent = self._read_all()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from edgeagent.errors import EdgeAgentError
+from edgeagent.errors import UsageError
 
 
 class Journal:
@@ -34,7 +34,7 @@ class Journal:
             self._end += os.write(self._file, b"\n")
 
     def append(self, line: str) -> None:
-        """Write `line` and its end, wholly or not at all. Raises EdgeAgentError; the rest stays."""
+        """Write `line` and its end, wholly or not at all. Raises UsageError; the rest stays."""
         data = line.encode("ascii") + b"\n"
         with self._lock:
             try:
@@ -47,7 +47,7 @@ class Journal:
             self._end += len(data)
 
     def sync(self) -> None:
-        """Return when everything appended is on the disk. Raises EdgeAgentError."""
+        """Return when everything appended is on the disk. Raises UsageError."""
         with self._lock:
             try:
                 os.fsync(self._file)
@@ -69,9 +69,9 @@ class Journal:
             return  # a torn line is tolerated on reading
 
 
-def write_failed(path: Path, error: OSError) -> EdgeAgentError:
+def write_failed(path: Path, error: OSError) -> UsageError:
     """Return the operator's sentence for a write that failed in the middle of a run."""
-    return EdgeAgentError(
+    return UsageError(
         f"could not write {path}: {error.strerror or error}; what was written before it is kept: "
         "make room or mount the folder writable, then go on with --resume"
     )

@@ -185,17 +185,17 @@ class RunFolder(RunReader):
             raise _not_writable(path, error) from error
 
     def append_request(self, trace: RequestTrace) -> None:
-        """Keep one request. Raises EdgeAgentError when it cannot be written."""
+        """Keep one request. Raises UsageError when it cannot be written."""
         self._request_journal.append(trace_line(trace))
 
     def append_sample(self, sample: MemorySample) -> None:
-        """Keep one sample. Raises EdgeAgentError when it cannot be written."""
+        """Keep one sample. Raises UsageError when it cannot be written."""
         self._sample_journal.append(sample_line(sample))
 
     def append_cell(self, document: Mapping[str, object]) -> None:
         """Keep a finished cell by its `cell_id`; when this returns it has reached the disk.
 
-        Its raw records have then, too. Raises EdgeAgentError when they cannot be written.
+        Its raw records have then, too. Raises UsageError when they cannot be written.
         """
         line = _compact(document)
         self._request_journal.sync()
@@ -226,7 +226,7 @@ class RunFolder(RunReader):
             self._cell_journal = self._open_journal(CELLS)
 
     def write_document(self, name: str, value: object) -> None:
-        """Replace a document by `value` as JSON, wholly or not at all. Raises EdgeAgentError."""
+        """Replace a document by `value` as JSON, wholly or not at all. Raises UsageError."""
         text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         # A path that is not UTF-8 holds lone surrogates; backslashreplace makes valid JSON of them.
         self._replace(name, text.encode("utf-8", "backslashreplace"))
