@@ -14,7 +14,7 @@ import platform
 import resource
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -40,7 +40,7 @@ from edgeagent.probes.host import HostProbe
 from edgeagent.probes.hygiene import HygieneProbe
 from edgeagent.probes.nvml import NvmlProbe
 from edgeagent.probes.sampler import Sampler
-from edgeagent.store.runfolder import RunFolder, RunReader
+from edgeagent.store.runfolder import CELLS, LOCK, REQUESTS, SAMPLES, RunFolder, RunReader
 from edgeagent.watching import View, Watching
 
 MEMORY_MARGIN_BYTES = 256 << 20
@@ -320,6 +320,16 @@ def _opened(job: Job) -> Iterator[RunFolder]:
         yield folder
     finally:
         folder.close()
+        if job.resume is None and not (folder.path / archive.ENVIRONMENT).exists():
+            _remove(folder.path)
+
+
+def _remove(path: Path) -> None:
+    """Take a new folder away in which nothing was begun: a full disk, or a very early Ctrl-C."""
+    with suppress(OSError):
+        for name in (LOCK, REQUESTS, SAMPLES, CELLS, archive.PLAN, LOG):
+            (path / name).unlink(missing_ok=True)
+        path.rmdir()
 
 
 def _already_measured(folder: RunFolder, plan: Plan) -> list[CellResult]:

@@ -67,31 +67,27 @@ class View(Protocol):
 
 
 class TokenRate:
-    """Tokens per second over the last few seconds."""
+    """Tokens per second over the last few seconds, from running totals at a few moments."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
-        self._total = 0
-
-    def add(self, tokens: int, now: float) -> None:
-        """Tokens have arrived."""
-        self._seen.append((now, tokens))
-        self._total += tokens
-        self._forget(now)
+        self.total = 0
+        self._marks: deque[tuple[float, int]] = deque()
 
     def now(self) -> float | None:
-        """The rate; None while nothing arrives."""
-        self._forget(time.monotonic())
-        return self._total / _RATE_WINDOW_S if self._seen else None
+        """The rate since the oldest moment kept; None while nothing arrives."""
+        now = time.monotonic()
+        self._marks.append((now, self.total))
+        while now - self._marks[0][0] > _RATE_WINDOW_S:
+            self._marks.popleft()
+        begun, before = self._marks[0]
+        tokens = self.total - before
+        return tokens / (now - begun) if tokens and now > begun else None
 
     def clear(self) -> None:
         """Begin anew."""
-        self._seen.clear()
-        self._total = 0
-
-    def _forget(self, now: float) -> None:
-        while self._seen and now - self._seen[0][0] > _RATE_WINDOW_S:
-            self._total -= self._seen.popleft()[1]
+        self.total = 0
+        self._marks.clear()
+        self._marks.append((time.monotonic(), 0))
 
 
 @dataclass
@@ -158,9 +154,8 @@ class Watching:
 
     def tokens(self, count: int) -> None:
         """Tokens have arrived."""
-        now = time.monotonic()
-        self.rate.add(count, now)
-        self._show_by(now)
+        self.rate.total += count
+        self._show_by(time.monotonic())
 
     def cell_ended(self, record: CellRecord) -> None:
         """Judge the cell and keep it, on disk before anything else happens."""

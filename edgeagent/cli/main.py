@@ -6,6 +6,7 @@ The only place that catches `EdgeAgentError`. Anything else is our bug and shows
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -67,12 +68,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Before the first engine was started: later the sweep itself ends in order.
         print("edgeagent: interrupted before anything was measured", file=sys.stderr)  # noqa: T201  # because this is the door
         return 130
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`): nobody is left to tell. What is still
-        # buffered goes nowhere, else the interpreter would complain while it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except OSError as error:
+        return _output_lost(error)
     return status
+
+
+def _output_lost(error: OSError) -> int:
+    """The exit status when standard output takes nothing more. Raises `error` if it is another."""
+    if error.errno not in (errno.EPIPE, errno.ENOSPC):
+        raise error
+    # What is still buffered goes nowhere, else the interpreter would complain while it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno == errno.EPIPE:
+        return 1  # the reader has gone (`| head`): nobody is left to tell
+    text = "could not write to standard output: no space left on its disk; make room"
+    print(f"edgeagent: {text}", file=sys.stderr)  # noqa: T201  # because this is the door
+    return 2
 
 
 def entry() -> None:

@@ -43,6 +43,8 @@ def _same(left: object, right: object) -> bool:
     numbers = (int, float)
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
+    if isinstance(left, int) and isinstance(right, int):
+        return left == right  # counts and bytes do not round
     if isinstance(left, numbers) and isinstance(right, numbers):
         return math.isclose(left, right, rel_tol=RELATIVE_TOLERANCE, abs_tol=1e-12)
     return left == right

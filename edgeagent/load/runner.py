@@ -36,7 +36,7 @@ from edgeagent.core.model import (
     StopEngine,
     Warmup,
 )
-from edgeagent.errors import EdgeAgentError
+from edgeagent.errors import EdgeAgentError, EngineError
 from edgeagent.load.drive import Drive, Halt, Send, Tools
 from edgeagent.load.workload import Prompts, corpus_characters, plant_text
 from edgeagent.ports import Clock, Engine, Server, TraceSink
@@ -101,7 +101,7 @@ class Watcher(Protocol):
         ...
 
     def launch_failed(self, step: StartEngine, error: EdgeAgentError) -> None:
-        """An engine could not be started; the cells of the launch will not be measured."""
+        """An engine did not start or died too often; the rest of its launch is not measured."""
         ...
 
     def note(self, text: str) -> None:
@@ -246,7 +246,8 @@ class Runner:
             return live
         await self._close(live)
         if live.restarts >= MAX_RESTARTS:
-            self.world.watcher.note(f"{death}; it died {live.restarts + 1} times, giving it up")
+            error = EngineError(f"{death}; it died {live.restarts + 1} times, giving it up")
+            self.world.watcher.launch_failed(live.step, error)
             return None
         self.world.watcher.note(f"{death}; starting it again")
         fresh = await self._start(live.step, live.restarts + 1)

@@ -43,7 +43,7 @@ _SERVER_ERRORS = range(500, 600)
 _MAX_ERROR_BODY = 64 * 1024
 _END_S = 1.0
 """How long the end of the HTTP answer may follow the end mark of the stream."""
-_WATCH_S = 0.25
+_WATCH_S = 0.5
 """How often limits are looked at: far below any of them, and cheap."""
 
 
