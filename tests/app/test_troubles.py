@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent import edgeagent, fake, lines, processes_of, result, sentence, sweep
+from agent import (
+    edgeagent,
+    fake,
+    lines,
+    measured_well,
+    processes_of,
+    result,
+    sentence,
+    sweep,
+)
 
 from edgeagent.clock import SystemClock
 from edgeagent.core.model import MemorySample
@@ -18,8 +27,8 @@ from edgeagent.probes.sampler import Sampler
 
 def test_the_first_wave_of_a_warm_cell_finds_its_opening_in_the_cache(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    done = sweep(run, fake(ttft_ms=10, itl_ms=2), "--shape=fanout", "--prefix-cache=on")
-    assert done.returncode == 0, done.stderr
+    engine = fake(ttft_ms=10, itl_ms=2)
+    measured_well(sweep(run, engine, "--shape=fanout", "--prefix-cache=on"), run)
     measured = [line for line in lines(run, "requests.jsonl") if line["role"] == "measured"]
     # 48 of 64 prompt tokens are the shared opening; each slot was primed with it.
     assert {line["cached_tokens"] for line in measured} == {48}
