@@ -28,7 +28,7 @@ from edgeagent.config import Access, SweepRequest
 from edgeagent.core import estimate, result
 from edgeagent.core.model import Plan, StartEngine
 from edgeagent.core.plan import label, remaining
-from edgeagent.core.result import CellResult, RunFacts, RunStatus
+from edgeagent.core.result import CellResult, RunStatus
 from edgeagent.errors import EdgeAgentError, EngineError
 from edgeagent.load.drive import Halt
 from edgeagent.load.runner import Line, Runner, World
@@ -86,7 +86,7 @@ async def sweep(job: Job, view: View) -> Outcome:
         archive.write_plan(folder, parts.request, parts.plan)
         archive.write_environment(folder, environment)
         ending = await _run(parts, folder, environment, cells, view, log)
-        return _conclude(folder, parts.plan, ending)
+        return _conclude(folder, ending)
 
 
 async def _run(
@@ -201,24 +201,13 @@ def _signals(stop: Halt) -> Iterator[list[signal.Signals]]:
             loop.remove_signal_handler(name)
 
 
-def _conclude(folder: RunFolder, plan: Plan, ending: _Ending) -> Outcome:
+def _conclude(folder: RunFolder, ending: _Ending) -> Outcome:
     """Build the result from the files, keep it, and choose the exit status."""
     run = archive.recall(folder)
-    status = archive.status_of_run(plan, run.cells)
-    facts = RunFacts(
-        run_id=run.environment.run_id,
-        status=status,
-        started_at=run.environment.started_at,
-        finished_at=_now(),
-        agent=run.environment.agent,
-        host=run.environment.host,
-        files=archive.file_hashes(folder),
-        findings=run.environment.findings,
-    )
-    found = result.build(facts, run.plan, run.environment.launches, run.cells)
+    found = archive.result_of(run, _now(), archive.file_hashes(folder))
     document = result.plain(found)
     folder.write_document(archive.RESULT, document)
-    exit_status, message = _exit(run.cells, status, ending, folder.path)
+    exit_status, message = _exit(run.cells, found.status, ending, folder.path)
     return Outcome(document, folder.path, exit_status, message)
 
 

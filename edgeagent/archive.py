@@ -7,7 +7,7 @@ through `recall`, which computes every metric anew from the raw records.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -73,18 +73,11 @@ class CellLine:
 
     def record(self, cell: Cell) -> CellRecord:
         """The cell's record again."""
-        return CellRecord(
-            cell=cell,
-            attempt=self.attempt,
-            started_ns=self.started_ns,
-            finished_ns=self.finished_ns,
-            slots=self.slots,
-            client=self.client,
-            failure=self.failure,
-            failure_kind=self.failure_kind,
-            prompts_exact=self.prompts_exact,
-            server_cached_delta=self.server_cached_delta,
-        )
+        return CellRecord(cell=cell, **{name: getattr(self, name) for name in _OF_RECORD})
+
+
+_OF_RECORD = tuple(item.name for item in fields(CellRecord) if item.name != "cell")
+"""What a line and a record have in common."""
 
 
 @dataclass(frozen=True)
@@ -180,19 +173,8 @@ def judge(folder: RunReader, record: CellRecord, spec: SweepSpec, line: CellLine
 
 def line_of(record: CellRecord, *, strict: bool) -> CellLine:
     """What `cells.jsonl` will say of a record."""
-    return CellLine(
-        cell_id=record.cell.cell_id,
-        attempt=record.attempt,
-        started_ns=record.started_ns,
-        finished_ns=record.finished_ns,
-        slots=record.slots,
-        client=record.client,
-        failure=record.failure,
-        failure_kind=record.failure_kind,
-        server_cached_delta=record.server_cached_delta,
-        prompts_exact=record.prompts_exact,
-        strict=strict,
-    )
+    own = {name: getattr(record, name) for name in _OF_RECORD}
+    return CellLine(cell_id=record.cell.cell_id, strict=strict, **own)
 
 
 def status_of_run(plan: Plan, cells: Sequence[CellResult]) -> RunStatus:
@@ -224,6 +206,21 @@ def recall(folder: RunReader) -> Recalled:
         cells=tuple(_judged(folder, line, known, request.spec) for line in lines),
         stored_metrics={str(line["cell_id"]): line.get("metrics") for line in lines},
     )
+
+
+def result_of(run: Recalled, finished_at: str | None, files: Mapping[str, str]) -> Result:
+    """The result that follows from a run's files."""
+    facts = RunFacts(
+        run_id=run.environment.run_id,
+        status=status_of_run(run.plan, run.cells),
+        started_at=run.environment.started_at,
+        finished_at=finished_at,
+        agent=run.environment.agent,
+        host=run.environment.host,
+        files=files,
+        findings=run.environment.findings,
+    )
+    return result.build(facts, run.plan, run.environment.launches, run.cells)
 
 
 def recall_request(folder: RunReader) -> SweepRequest:
@@ -304,17 +301,7 @@ def _hash_faults(folder: RunReader, stored: Mapping[str, Any]) -> list[str]:
 
 def _metric_faults(folder: RunReader, stored: Mapping[str, Any]) -> list[str]:
     run = recall(folder)
-    facts = RunFacts(
-        run_id=run.environment.run_id,
-        status=status_of_run(run.plan, run.cells),
-        started_at=run.environment.started_at,
-        finished_at=stored.get("finished_at"),
-        agent=run.environment.agent,
-        host=run.environment.host,
-        files=stored["files"],
-        findings=run.environment.findings,
-    )
-    recomputed = plain(result.build(facts, run.plan, run.environment.launches, run.cells))
+    recomputed = plain(result_of(run, stored.get("finished_at"), stored["files"]))
     found = verify.differences(stored, recomputed, RESULT)
     for cell in run.cells:
         cell_id = cell.cell.cell_id

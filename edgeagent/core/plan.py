@@ -17,6 +17,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
+from edgeagent.core.kv import CELL_STEP
 from edgeagent.core.model import (
     Cell,
     Cooldown,
@@ -39,9 +40,6 @@ from edgeagent.errors import UsageError
 
 CELL_SCHEMA = "edgeagent.cell/1"
 """Part of every digest. Raise it when a cell of the same inputs would be measured differently."""
-
-CONTEXT_STEP = 256
-"""llama.cpp pads a slot's cache to this many cells (facts: core/kv.py)."""
 
 _MIN_REQUESTS = 20
 _REQUESTS_PER_SLOT = 4
@@ -70,7 +68,7 @@ def context_per_slot(spec: SweepSpec) -> int:
     work = spec.workload
     needed = work.prefix_tokens + work.prompt_tokens + work.output_tokens
     if spec.context is None:
-        return math.ceil(needed / CONTEXT_STEP) * CONTEXT_STEP
+        return math.ceil(needed / CELL_STEP) * CELL_STEP
     if spec.context < needed:
         raise UsageError(
             f"--context {spec.context} cannot hold a request of {work.prefix_tokens} prefix + "

@@ -7,7 +7,6 @@ OpenAI-compatible server"), and what cannot be known of it stays unknown.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from edgeagent.core.model import (
     ModelIdentity,
     ServerFacts,
 )
-from edgeagent.engines import llamacpp, vllm_wire
+from edgeagent.engines import llamacpp, vllm_wire, wire
 from edgeagent.engines.rest import Answer, Rest
 from edgeagent.errors import EngineError, UnreachableError
 from edgeagent.ports import Ask, HttpRequest
@@ -213,4 +212,4 @@ def _openai_request(ask: Ask, model: str) -> HttpRequest:
         "max_tokens": ask.max_tokens,
         "temperature": 0.0,
     }
-    return HttpRequest("/v1/chat/completions", json.dumps(body, separators=(",", ":")).encode())
+    return wire.post("/v1/chat/completions", body)

@@ -11,10 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from edgeagent.core.kv import CELL_STEP
 from edgeagent.core.model import EngineConfig
-
-SLOT_STEP = 256
-"""llama.cpp pads each slot's context to this many tokens."""
 
 _FLAG = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 _REMOVED = "argument has been removed"
@@ -95,7 +93,7 @@ def choose_flags(
     `sliding_window` says whether the model has such layers; None when that is not known.
     """
     chosen = _Chosen(known)
-    context = -(-config.context_per_slot // SLOT_STEP) * SLOT_STEP
+    context = -(-config.context_per_slot // CELL_STEP) * CELL_STEP
     chosen.pin(["-np", "--parallel"], str(config.slots), why="slots are left to its default")
     chosen.pin(["-c", "--ctx-size"], str(context * config.slots), why="context is left to it")
     _pin_memory(chosen, config, sliding_window)

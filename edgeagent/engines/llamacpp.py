@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -28,6 +27,7 @@ from edgeagent.core.model import (
     ModelIdentity,
     ServerFacts,
 )
+from edgeagent.engines import wire
 from edgeagent.engines.flags import CONSERVATIVE, KnownFlags, choose_flags, parse_help
 from edgeagent.engines.process import EngineProcess, free_port, scrubbed
 from edgeagent.engines.rest import Rest
@@ -74,15 +74,7 @@ def request(ask: Ask) -> HttpRequest:
     }
     if ask.slot is not None:
         body["id_slot"] = ask.slot
-    path = "/v1/completions"
-    if ask.prompt.token_ids is not None:
-        body["prompt"] = ask.prompt.token_ids
-    elif ask.prompt.messages is not None:
-        path = "/v1/chat/completions"
-        body["messages"] = ask.prompt.messages
-    else:
-        body["prompt"] = ask.prompt.text
-    return HttpRequest(path, json.dumps(body, separators=(",", ":")).encode())
+    return wire.generate(ask, body)
 
 
 class LlamaCppServer:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 
+from edgeagent.engines import wire
 from edgeagent.ports import Ask, HttpRequest
 
 
@@ -24,12 +24,4 @@ def request(ask: Ask, model: str) -> HttpRequest:
     }
     if not ask.use_cache:
         body["cache_salt"] = uuid.uuid4().hex
-    path = "/v1/completions"
-    if ask.prompt.token_ids is not None:
-        body["prompt"] = ask.prompt.token_ids
-    elif ask.prompt.messages is not None:
-        path = "/v1/chat/completions"
-        body["messages"] = ask.prompt.messages
-    else:
-        body["prompt"] = ask.prompt.text
-    return HttpRequest(path, json.dumps(body, separators=(",", ":")).encode())
+    return wire.generate(ask, body)
