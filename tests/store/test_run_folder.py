@@ -19,10 +19,6 @@ from edgeagent.core.model import MemorySample, RequestTrace
 from edgeagent.errors import BusyError, EdgeAgentError, UsageError
 from edgeagent.store.runfolder import RunFolder, RunReader
 
-ROOT_CAN_WRITE_ANYWHERE = pytest.mark.skipif(
-    os.geteuid() == 0, reason="root writes whatever the mode says"
-)
-
 
 def request(index: int, cell: str = "c1", attempt: str = "a1") -> RequestTrace:
     return RequestTrace(
@@ -99,14 +95,10 @@ def test_what_cannot_be_made_is_one_sentence_and_leaves_nothing(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@ROOT_CAN_WRITE_ANYWHERE
-def test_a_folder_without_write_permission_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o555)
-    try:
-        with pytest.raises(UsageError, match="Permission denied"):
-            RunFolder.create(tmp_path / "run")
-    finally:
-        tmp_path.chmod(0o755)
+def test_a_folder_without_write_permission_is_refused(ordinary_folder: Path) -> None:
+    ordinary_folder.chmod(0o555)
+    with pytest.raises(UsageError, match="Permission denied"):
+        RunFolder.create(ordinary_folder / "run")
 
 
 @pytest.mark.parametrize("enter", [RunReader, RunFolder.resume])
