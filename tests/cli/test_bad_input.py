@@ -174,8 +174,9 @@ def answering(answer: bytes) -> Iterator[str]:
 
 
 def http(status: str, kind: str, body: str) -> bytes:
-    head = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
-    return (head + body).encode()
+    head = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n"
+    # Said, because it is done: a client that keeps the connection would race with its end.
+    return f"{head}connection: close\r\n\r\n{body}".encode()
 
 
 def test_a_url_that_answers_html(tmp_path: Path) -> None:
