@@ -35,3 +35,9 @@ def ordinary_folder() -> Iterator[Path]:
         if root:
             os.seteuid(0)
         shutil.rmtree(folder)
+
+
+from hypothesis import settings  # noqa: E402  # because it belongs to what follows
+
+settings.register_profile("shared", deadline=None)  # no absolute times on shared machines
+settings.load_profile("shared")
