@@ -30,6 +30,7 @@ from edgeagent.core.model import Plan, StartEngine
 from edgeagent.core.plan import label, remaining
 from edgeagent.core.result import CellResult, RunStatus
 from edgeagent.errors import EdgeAgentError, EngineError
+from edgeagent.gauge import BoxGauge
 from edgeagent.load.drive import Halt
 from edgeagent.load.runner import Line, Runner, World
 from edgeagent.load.stream import LoadClient
@@ -81,11 +82,11 @@ async def sweep(job: Job, view: View) -> Outcome:
     parts = await assemble(job.request)
     _preflight(parts)
     with _opened(job) as folder, EventLog(folder.path / LOG) as log:
-        cells = _already_measured(folder, parts.plan) if job.resume else []
+        done = _already_measured(folder, parts.plan) if job.resume else set()
         environment = _environment(folder, parts, resumed=job.resume is not None)
         archive.write_plan(folder, parts.request, parts.plan)
         archive.write_environment(folder, environment)
-        ending = await _run(parts, folder, environment, cells, view, log)
+        ending = await _run(parts, folder, environment, done, view, log)
         return _conclude(folder, ending)
 
 
@@ -93,7 +94,7 @@ async def _run(
     parts: Parts,
     folder: RunFolder,
     environment: Environment,
-    cells: list[CellResult],
+    done: set[str],
     view: View,
     log: EventLog,
 ) -> _Ending:
@@ -109,9 +110,9 @@ async def _run(
         speeds=_speeds(parts),
         log=log,
         environment=environment,
-        results=cells,
+        done=done,
     )
-    plan = remaining(parts.plan, {found.cell.cell_id for found in cells})
+    plan = remaining(parts.plan, done)
     stop = Halt()
     runner = Runner(plan, _world(parts, folder, watching, clock), stop)
     sampler.start()
@@ -158,6 +159,7 @@ def _world(parts: Parts, folder: RunFolder, watching: Watching, clock: SystemClo
         watcher=watching,
         log_path=lambda step, restarts: _log_path(folder.path, step, restarts),
         rss_bytes=_rss_bytes,
+        gauge=BoxGauge(watching.sampler, clock, limits.settle_s),
     )
 
 
@@ -207,7 +209,7 @@ def _conclude(folder: RunFolder, ending: _Ending) -> Outcome:
     found = archive.result_of(run, _now(), archive.file_hashes(folder))
     document = result.plain(found)
     folder.write_document(archive.RESULT, document)
-    exit_status, message = _exit(run.cells, found.status, ending, folder.path)
+    exit_status, message = _exit(run.measured.cells, found.status, ending, folder.path)
     return Outcome(document, folder.path, exit_status, message)
 
 
@@ -321,9 +323,9 @@ def _remove(path: Path) -> None:
         path.rmdir()
 
 
-def _already_measured(folder: RunFolder, plan: Plan) -> list[CellResult]:
-    """Cells that count; others (failed, or of another binary, model or plan) are put aside."""
-    planned = {cell.cell_id for cell in plan.cells}
+def _already_measured(folder: RunFolder, plan: Plan) -> set[str]:
+    """Ids that count; others (failed, or of another binary, model or plan) are put aside."""
+    planned = {cell.cell_id for cell in (*plan.cells, *plan.canaries, *plan.memory)}
     folder.drop_cells(
         {
             str(line["cell_id"])
@@ -331,7 +333,7 @@ def _already_measured(folder: RunFolder, plan: Plan) -> list[CellResult]:
             if line["cell_id"] not in planned or line.get("status") == "failed"
         }
     )
-    return list(archive.recall(folder).cells) if folder.cells() else []
+    return {str(line["cell_id"]) for line in folder.cells()}
 
 
 def _environment(folder: RunFolder, parts: Parts, *, resumed: bool) -> Environment:
@@ -387,7 +389,11 @@ def _speeds(parts: Parts) -> estimate.Speeds:
 
 def _log_path(folder: Path, step: StartEngine, restarts: int) -> Path:
     config = step.config
-    words = [config.engine.id, f"cache-{config.prefix_cache}"]
+    words = [config.engine.id]
+    if step.role == "memory":
+        words.append(f"memory-{config.slots}-slots")
+    else:
+        words.append(f"cache-{config.prefix_cache}")
     if config.speculation != "off":
         words.append(config.speculation.split(":")[0])
     words.append(f"repeat-{step.replicate + 1}")

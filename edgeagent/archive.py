@@ -7,15 +7,16 @@ through `recall`, which computes every metric anew from the raw records.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from edgeagent.config import SweepRequest, sweep_request_from_document
-from edgeagent.core import result, verify
+from edgeagent.core import memory, result, verify
 from edgeagent.core.findings import CellEvidence, examine_cell, status_of
+from edgeagent.core.memory import ExpectedSlot, Point, SlotCost, Subject
 from edgeagent.core.metrics import summarise
 from edgeagent.core.model import (
     Cell,
@@ -29,7 +30,7 @@ from edgeagent.core.model import (
     SweepSpec,
 )
 from edgeagent.core.plan import configurations, expand
-from edgeagent.core.result import CellResult, Result, RunFacts, RunStatus, plain
+from edgeagent.core.result import CellResult, Measured, Result, RunFacts, RunStatus, plain
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.store.runfolder import CELLS, REQUESTS, SAMPLES, RunFolder, RunReader
 
@@ -53,6 +54,22 @@ class Environment:
     launches: tuple[Launch, ...] = ()
     findings: tuple[Finding, ...] = ()
     """Doubts that belong to no cell."""
+    expected: tuple[ExpectedSlot, ...] = ()
+    """What arithmetic says that a slot costs."""
+    box: Mapping[str, object] = field(default_factory=dict)
+    """Settings of the box by probe, as they were at the start."""
+    guard: tuple[GuardRecord, ...] = ()
+    """Every time that the memory guard ended an engine."""
+
+
+@dataclass(frozen=True)
+class GuardRecord:
+    """Why the memory guard ended an engine, and what it had seen until then."""
+
+    engine_id: str
+    cell_id: str | None
+    reason: str
+    trace: tuple[Mapping[str, float | int | None], ...]
 
 
 @dataclass(frozen=True)
@@ -87,7 +104,7 @@ class Recalled:
     request: SweepRequest
     plan: Plan
     environment: Environment
-    cells: tuple[CellResult, ...]
+    measured: Measured
     stored_metrics: Mapping[str, object]
     """By cell id, as `cells.jsonl` keeps them."""
 
@@ -106,6 +123,7 @@ def write_plan(folder: RunFolder, request: SweepRequest, plan: Plan) -> None:
             "cells": [
                 {
                     "cell_id": cell.cell_id,
+                    "purpose": cell.purpose,
                     "engine": cell.config.engine.id,
                     "slots": cell.config.slots,
                     "context_per_slot": cell.config.context_per_slot,
@@ -115,7 +133,7 @@ def write_plan(folder: RunFolder, request: SweepRequest, plan: Plan) -> None:
                     "repeat": cell.repeat,
                     "requests": cell.requests,
                 }
-                for cell in plan.cells
+                for cell in (*plan.cells, *plan.canaries, *plan.memory)
             ],
             "steps": [_step(step) for step in plan.steps],
         },
@@ -143,6 +161,13 @@ def _step(step: Any) -> dict[str, object]:
 def write_environment(folder: RunFolder, environment: Environment) -> None:
     """Keep what is known of box, engines and starts."""
     folder.write_document(ENVIRONMENT, plain(environment))
+
+
+def write_memory(folder: RunFolder, line: CellLine) -> None:
+    """Keep that the memory of a start has been read; the readings are in the samples."""
+    document = plain(line)
+    document["status"] = "failed" if line.failure else "ok"
+    folder.append_cell(document)
 
 
 def write_cell(folder: RunFolder, line: CellLine, found: CellResult) -> None:
@@ -197,14 +222,65 @@ def recall(folder: RunReader) -> Recalled:
         plan = expand(request.spec, identities)
     except KeyError as error:
         raise UsageError(f"{folder.path / ENVIRONMENT} lacks an engine of the plan") from error
-    known = {cell.cell_id: cell for cell in plan.cells}
+    known = {cell.cell_id: cell for cell in (*plan.cells, *plan.canaries)}
     lines = [line for line in folder.cells() if line.get("cell_id") in known]
+    judged = [_judged(folder, line, known, request.spec) for line in lines]
     return Recalled(
         request=request,
         plan=plan,
         environment=environment,
-        cells=tuple(_judged(folder, line, known, request.spec) for line in lines),
+        measured=Measured(
+            cells=tuple(found for found in judged if found.cell.purpose == "load"),
+            canaries=tuple(found for found in judged if found.cell.purpose == "canary"),
+            memory=_slot_costs(folder, plan, environment),
+        ),
         stored_metrics={str(line["cell_id"]): line.get("metrics") for line in lines},
+    )
+
+
+def _slot_costs(folder: RunReader, plan: Plan, environment: Environment) -> tuple[SlotCost, ...]:
+    """What a slot costs, from the samples of all starts that were made for it."""
+    known = {cell.cell_id: cell for cell in plan.memory}
+    lines = [line for line in folder.cells() if line.get("cell_id") in known]
+    groups: dict[tuple[str, str], list[Point]] = {}
+    for line in lines:
+        record = _line_from(folder, line).record(known[str(line["cell_id"])])
+        config = record.cell.config
+        groups.setdefault((config.engine.id, config.speculation), []).append(
+            _point(folder, record, environment.launches)
+        )
+    expected = {(slot.engine, slot.speculation): slot for slot in environment.expected}
+    contexts = {cell.config.engine.id: cell.config.context_per_slot for cell in plan.memory}
+    costs: list[SlotCost] = []
+    for (engine, speculation), points in groups.items():
+        subject = Subject(
+            engine=engine,
+            speculation=speculation,
+            context_per_slot=contexts[engine],
+            box_class=str(environment.host.get("class")),
+            expected=expected.get((engine, speculation)),
+        )
+        costs += memory.costs(subject, points)
+    return tuple(costs)
+
+
+def _point(folder: RunReader, record: CellRecord, launches: Sequence[Launch]) -> Point:
+    cell = record.cell
+    own = [
+        launch
+        for launch in launches
+        if launch.role == "memory"
+        and (launch.engine_id, launch.speculation)
+        == (cell.config.engine.id, cell.config.speculation)
+        and (launch.slots, launch.replicate) == (cell.config.slots, cell.repeat)
+    ]
+    reported = own[-1].effective.details.get("buffers") if own else None
+    return Point(
+        slots=cell.config.slots,
+        repeat=cell.repeat,
+        samples=tuple(folder.samples(cell.cell_id, record.started_ns, record.finished_ns)),
+        buffers=memory.buffers_from(reported),
+        failure=record.failure,
     )
 
 
@@ -212,7 +288,7 @@ def result_of(run: Recalled, finished_at: str | None, files: Mapping[str, str]) 
     """The result that follows from a run's files."""
     facts = RunFacts(
         run_id=run.environment.run_id,
-        status=status_of_run(run.plan, run.cells),
+        status=status_of_run(run.plan, run.measured.cells),
         started_at=run.environment.started_at,
         finished_at=finished_at,
         agent=run.environment.agent,
@@ -220,7 +296,7 @@ def result_of(run: Recalled, finished_at: str | None, files: Mapping[str, str]) 
         files=files,
         findings=run.environment.findings,
     )
-    return result.build(facts, run.plan, run.environment.launches, run.cells)
+    return result.build(facts, run.plan, run.environment.launches, run.measured)
 
 
 def recall_request(folder: RunReader) -> SweepRequest:
@@ -246,13 +322,23 @@ def recall_environment(folder: RunReader) -> Environment:
 def _judged(
     folder: RunReader, line: Mapping[str, Any], known: Mapping[str, Cell], spec: SweepSpec
 ) -> CellResult:
+    parsed = _line_from(folder, line)
     try:
-        parsed = TypeAdapter(CellLine).validate_python(
-            {key: value for key, value in line.items() if key in CellLine.__dataclass_fields__}
-        )
         return judge(folder, parsed.record(known[parsed.cell_id]), spec, parsed)
     except (ValueError, IndexError, OverflowError) as error:
         # Well-formed records that contradict each other: only editing makes such.
+        raise UsageError(
+            f"the records of cell {line.get('cell_id')} in {folder.path} are damaged "
+            f"({str(error).splitlines()[0]})"
+        ) from error
+
+
+def _line_from(folder: RunReader, line: Mapping[str, Any]) -> CellLine:
+    try:
+        return TypeAdapter(CellLine).validate_python(
+            {key: value for key, value in line.items() if key in CellLine.__dataclass_fields__}
+        )
+    except ValidationError as error:
         raise UsageError(
             f"the records of cell {line.get('cell_id')} in {folder.path} are damaged "
             f"({str(error).splitlines()[0]})"
@@ -303,7 +389,7 @@ def _metric_faults(folder: RunReader, stored: Mapping[str, Any]) -> list[str]:
     run = recall(folder)
     recomputed = plain(result_of(run, stored.get("finished_at"), stored["files"]))
     found = verify.differences(stored, recomputed, RESULT)
-    for cell in run.cells:
+    for cell in (*run.measured.cells, *run.measured.canaries):
         cell_id = cell.cell.cell_id
         kept = run.stored_metrics.get(cell_id)
         found += verify.differences(kept, plain(cell.metrics), f"cells.jsonl {cell_id}")

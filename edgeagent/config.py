@@ -66,7 +66,10 @@ class SweepRequest:
 def _numbers(value: object) -> object:
     """`1,4,8` as [1, 4, 8]; anything else is left for the type check."""
     if isinstance(value, str):
-        return [part.strip() for part in value.split(",")]
+        parts = [part.strip() for part in value.split(",")]
+        if not all(part.lstrip("-").isdigit() for part in parts):
+            raise ValueError("write whole numbers with commas between them, like 1,4,8")
+        return parts
     return [value] if isinstance(value, int) else value
 
 
@@ -130,6 +133,10 @@ class SweepKeys(_Strict):
     seed: int = 20260101
     device: Literal["auto", "cpu", "gpu"] = "auto"
     strict: bool = False
+    memory_slots: Annotated[list[_Level], BeforeValidator(_numbers)] = []
+    memory_repeats: Annotated[int, Field(ge=0, le=100)] = 2
+    settle: Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)] = 3.0
+    canary: Annotated[int, Field(ge=0, le=1000)] = 5
 
 
 class EngineKeys(_Strict):
@@ -386,6 +393,11 @@ def _spec(
             f"{_origin('concurrency', given, where)} names {twice[0]} more than once: "
             "name each level once, repeats are --repeats"
         )
+    if keys.memory_slots and len(set(keys.memory_slots)) < 2:  # noqa: PLR2004  # because a line needs two places
+        raise UsageError(
+            f"{_origin('memory_slots', given, where)} names one slot count: what one more slot "
+            "costs needs two at least, better three, like 1,4,8"
+        )
     if keys.seconds is not None and keys.requests is not None:
         raise UsageError("a cell is bounded by --requests or by --seconds: give one of them")
     if keys.prefix_tokens + keys.prompt_tokens < 1:
@@ -425,10 +437,14 @@ def _spec(
             cell_s=keys.cell_timeout,
             sweep_s=keys.sweep_timeout,
             start_s=keys.start_timeout,
+            settle_s=keys.settle,
         ),
         cooldown_s=keys.cooldown,
         device=keys.device,
         strict=keys.strict,
+        memory_slots=tuple(sorted(set(keys.memory_slots))),
+        memory_repeats=keys.memory_repeats,
+        canary=keys.canary,
     )
 
 
@@ -508,6 +524,7 @@ def _sentence(model: type[BaseModel], error: ValidationError, origin: Any) -> st
     message = first["msg"].replace("Input should be", "should be")
     more = error.error_count() - 1
     others = f" ({more} more faults)" if more else ""
+    message = message.removeprefix("Value error, ")
     return f"{origin(path)}:{shown} {message[0].lower()}{message[1:]}{others}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -23,11 +23,11 @@ from edgeagent.core.model import (
     Measure,
     Plan,
     RequestTrace,
+    SamplePhase,
     StartEngine,
     Step,
 )
 from edgeagent.core.plan import label
-from edgeagent.core.result import CellResult
 from edgeagent.errors import EdgeAgentError
 from edgeagent.logs import EventLog
 from edgeagent.ports import Server
@@ -46,8 +46,11 @@ _WORDS = {
     "warmup": "warming up",
     "prime": "priming the cache",
     "measure": "measuring",
+    "memory": "measuring memory",
     "cooldown": "pausing",
 }
+
+_PHASES: Mapping[str, SamplePhase] = {"start": "start", "measure": "load", "cooldown": "idle"}
 
 
 class View(Protocol):
@@ -101,7 +104,8 @@ class Watching:
     speeds: Speeds
     log: EventLog
     environment: Environment
-    results: list[CellResult] = field(default_factory=list)
+    done: set[str] = field(default_factory=set)
+    """Cells, canaries and starts for memory that are kept already, by their id."""
     failed_starts: list[EdgeAgentError] = field(default_factory=list)
     server: Server | None = None
     rate: TokenRate = field(default_factory=TokenRate)
@@ -126,7 +130,9 @@ class Watching:
         self.log.info(
             "step_begins", step=step.kind, number=number, of=of, cell=cell and label(cell)
         )
-        self.sampler.cell_id = step.cell.cell_id if isinstance(step, Measure) else None
+        self.sampler.mark(
+            step.cell.cell_id if isinstance(step, Measure) else None, _PHASES.get(step.kind)
+        )
         self._show()
 
     def launched(self, launch: Launch, server: Server) -> None:
@@ -159,12 +165,11 @@ class Watching:
 
     def cell_ended(self, record: CellRecord) -> None:
         """Judge the cell and keep it, on disk before anything else happens."""
-        self.sampler.cell_id = None
+        self.sampler.mark(None)
         spec = self.plan.spec
         line = archive.line_of(record, strict=spec.strict)
         found = archive.judge(self.folder, record, spec, line)
         archive.write_cell(self.folder, line, found)
-        self.results.append(found)
         self.log.info(
             "cell_ended",
             cell=record.cell.cell_id,
@@ -172,10 +177,18 @@ class Watching:
             findings=[finding.code for finding in found.findings],
             output_tokens_per_s=found.metrics.output_tokens_per_s,
         )
-        self._timed.append((record.cell, (record.finished_ns - record.started_ns) / 1e9))
+        self._count(record)
         if found.status != "ok":
             for finding in found.findings:
                 self.view.note(f"{finding.severity}: {finding.text}")
+
+    def memory_ended(self, record: CellRecord) -> None:
+        """Keep that this start has been read."""
+        archive.write_memory(self.folder, archive.line_of(record, strict=self.plan.spec.strict))
+        self.log.info("memory_read", cell=label(record.cell), failure=record.failure)
+        self._count(record)
+        if record.failure:
+            self.view.note(f"{label(record.cell)}: {record.failure}")
 
     def launch_failed(self, step: StartEngine, error: EdgeAgentError) -> None:
         """Remember why; its cells will be missing."""
@@ -240,9 +253,14 @@ class Watching:
             )
         )
 
+    def _count(self, record: CellRecord) -> None:
+        self._timed.append((record.cell, (record.finished_ns - record.started_ns) / 1e9))
+        self.done.add(record.cell.cell_id)
+
     def _left(self) -> Sequence[Cell]:
-        done = {found.cell.cell_id for found in self.results}
-        return [cell for cell in self.plan.cells if cell.cell_id not in done]
+        plan = self.plan
+        every = (*plan.cells, *plan.canaries, *plan.memory)
+        return [cell for cell in every if cell.cell_id not in self.done]
 
 
 def _bytes(value: float | None) -> int | None:

@@ -30,7 +30,7 @@ _SWEEP_KEYS = (
     "concurrency", "context", "prefix_tokens", "prompt_tokens", "output_tokens", "prompts", "chat",
     "requests", "seconds", "shape", "repeats", "warmup", "prefix_cache", "speculation", "slo",
     "timeout", "idle_timeout", "cell_timeout", "sweep_timeout", "start_timeout", "cooldown", "seed",
-    "device", "strict",
+    "device", "strict", "memory_slots", "memory_repeats", "settle", "canary",
 )  # fmt: skip
 
 
@@ -49,6 +49,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     sweep.add_argument("plan", nargs="?", metavar="PLAN.toml", help="a plan; options override it")
     _engine_options(sweep.add_argument_group("what to measure"))
     _load_options(sweep.add_argument_group("how to load it"))
+    _memory_options(sweep.add_argument_group("memory per slot, and drift"))
     _limit_options(sweep.add_argument_group("limits"))
     _output_options(sweep.add_argument_group("where results go"))
 
@@ -120,6 +121,28 @@ def _load_options(group: argparse._ArgumentGroup) -> None:
     add("--cooldown", type=float, metavar="S", help="pause between cells (1)")
     add("--seed", type=int, metavar="N", help="seed of the generated traffic")
     add("--slo", metavar="ttft=S,tpot=S,e2e=S", help="limits a good request keeps")  # fmt: skip
+
+
+def _memory_options(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--memory-slots",
+        metavar="1,4,8",
+        help="slot counts to start with (default: by the concurrencies, four at most)",
+    )
+    add(
+        "--memory-repeats",
+        type=int,
+        metavar="N",
+        help="starts at each of them (2); 0 leaves memory out",
+    )
+    add("--settle", type=float, metavar="S", help="seconds that memory must hold still (3)")
+    add(
+        "--canary",
+        type=int,
+        metavar="N",
+        help="requests that open and close the sweep alike, to see drift (5); 0 leaves them out",
+    )
 
 
 def _limit_options(group: argparse._ArgumentGroup) -> None:

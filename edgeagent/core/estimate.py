@@ -22,6 +22,8 @@ _DECODE_SHARE = 0.25
 _UNKNOWN_PARAMETERS = 1e9
 _UNKNOWN_BYTES = 1e9
 _START_S = 5.0
+_SETTLING_S = 12.0
+"""Memory is read four times around a start, each time once it holds still."""
 LOW, HIGH = 0.4, 2.5
 
 
@@ -52,7 +54,8 @@ def cell_s(cell: Cell, speeds: Speeds) -> float:
     if cell.config.prefix_cache == "off":
         fresh += work.prefix_tokens
     decode = min(cell.concurrency * speeds.one_stream, speeds.all_streams)
-    return requests * (fresh / speeds.prefill + work.output_tokens / decode)
+    load_s = requests * (fresh / speeds.prefill + work.output_tokens / decode)
+    return load_s + (_START_S + _SETTLING_S if cell.purpose == "memory" else 0.0)
 
 
 def launches_s(cells: Iterable[Cell], speeds: Speeds, cooldown_s: float) -> float:

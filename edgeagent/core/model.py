@@ -92,6 +92,8 @@ class Limits:
     sweep_s: float | None = None
     start_s: float = 600.0
     """Longest wait for an engine to become ready."""
+    settle_s: float = 3.0
+    """For so long memory must stay within 1 % until it counts as settled."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,12 @@ class SweepSpec:
     cooldown_s: float = 1.0
     device: Literal["auto", "cpu", "gpu"] = "auto"
     strict: bool = False
+    memory_slots: tuple[int, ...] = ()
+    """Slot counts at which memory is measured; empty means: chosen by the concurrencies."""
+    memory_repeats: int = 2
+    """Starts at each of them; 0 leaves the measurement of memory out."""
+    canary: int = 5
+    """Requests, one at a time, that open the sweep and close it alike; 0 leaves them out."""
 
 
 # ------------------------------------------------------------------------- what was established
@@ -166,6 +174,10 @@ class EngineConfig:
 # ------------------------------------------------------------------------------ what will be done
 
 
+CellPurpose = Literal["load", "canary", "memory"]
+"""What a cell is for: an answer, a look at whether the box has changed, the cost of slots."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """One measurement: engine configuration x concurrency x prefix cache x repeat."""
@@ -178,6 +190,7 @@ class Cell:
     workload: WorkloadSpec
     requests: int | None
     """Measured requests; None when the cell is bounded by `workload.seconds`."""
+    purpose: CellPurpose = "load"
 
     @property
     def expected_prefix_share(self) -> float:
@@ -204,12 +217,17 @@ class Phase:
     """Output lengths rise from output/N to output, so that slots are handed over one by one."""
 
 
+LaunchRole = Literal["load", "memory"]
+"""Whether cells are measured on a start, or what its slots cost in memory."""
+
+
 @dataclass(frozen=True)
 class StartEngine:
     """Start (or attach to) an engine; the launch is one replicate."""
 
     config: EngineConfig
     replicate: int
+    role: LaunchRole = "load"
     kind: Literal["start"] = "start"
 
 
@@ -257,6 +275,15 @@ class Measure:
 
 
 @dataclass(frozen=True)
+class MeasureMemory:
+    """Start an engine with so many slots and read what it takes before, during and after a load."""
+
+    cell: Cell
+    phases: tuple[Phase, ...]
+    kind: Literal["memory"] = "memory"
+
+
+@dataclass(frozen=True)
 class Cooldown:
     """Leave the box alone."""
 
@@ -264,7 +291,9 @@ class Cooldown:
     kind: Literal["cooldown"] = "cooldown"
 
 
-Step: TypeAlias = StartEngine | StopEngine | ResetCache | Warmup | Prime | Measure | Cooldown
+Step: TypeAlias = (
+    StartEngine | StopEngine | ResetCache | Warmup | Prime | Measure | MeasureMemory | Cooldown
+)
 
 
 @dataclass(frozen=True)
@@ -273,9 +302,14 @@ class Plan:
 
     spec: SweepSpec
     identities: tuple[EngineIdentity, ...]
+    """Of every configuration, in the order of `core.plan.configurations`."""
     cells: tuple[Cell, ...]
     steps: tuple[Step, ...]
     digest: str
+    canaries: tuple[Cell, ...] = ()
+    """The same small load at the beginning and at the end: has the box changed meanwhile?"""
+    memory: tuple[Cell, ...] = ()
+    """Starts at which memory is measured: `concurrency` is the number of slots."""
 
 
 # ---------------------------------------------------------------------------------- what was seen
@@ -294,6 +328,7 @@ ErrorKind = Literal[
     "cell_deadline",  # the cell ended first
     "interrupted",  # the operator ended the sweep
     "engine_died",
+    "killed_by_guard",  # the memory guard ended the engine before the box collapsed
 ]
 
 TokenSource = Literal["timings", "usage", "token_ids", "chunks"]
@@ -359,6 +394,19 @@ class RequestTrace:
         return self.event_ns[-1] if self.event_ns else None
 
 
+SamplePhase = Literal[
+    # Full readings, one each around the start of an engine whose memory is measured:
+    "before",  # nothing of ours runs yet
+    "ready",  # the engine has started and settled; nothing was asked of it
+    "loaded",  # every slot has served; what that made the engine take is still held
+    "released",  # the engine has ended and its memory was waited for
+    # Ordinary samples:
+    "start",  # an engine starts
+    "load",  # requests are being served
+    "idle",  # an engine is ready and has nothing to do
+]
+
+
 @dataclass(frozen=True)
 class MemorySample:
     """What the probes saw at one moment; see docs/metrics.md for the names of `values`."""
@@ -370,6 +418,8 @@ class MemorySample:
     values: Mapping[str, float | int | None]
     absent: Mapping[str, str] = field(default_factory=dict)
     """Why a value is null, by its name."""
+    phase: SamplePhase | None = None
+    """What the engine was doing; None where nobody said."""
 
 
 @dataclass(frozen=True)
@@ -414,6 +464,7 @@ class Launch:
     ready_s: float | None
     effective: ServerFacts
     log: str | None
+    role: LaunchRole = "load"
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,19 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from edgeagent.core.kv import CELL_STEP
 from edgeagent.core.model import (
     Cell,
+    CellPurpose,
     Cooldown,
     EngineConfig,
     EngineIdentity,
     EngineSpec,
     Measure,
+    MeasureMemory,
     Phase,
     Plan,
     Prime,
@@ -44,6 +46,13 @@ CELL_SCHEMA = "edgeagent.cell/1"
 _MIN_REQUESTS = 20
 _REQUESTS_PER_SLOT = 4
 
+_MEMORY_LEVELS = 4
+"""A line needs three places at least; more than four only take time."""
+_FEWEST_LEVELS = 3
+
+_MEASURES_MEMORY = frozenset({"llamacpp", "fake"})
+"""Engines that allocate by slot, so that starts at several slot counts tell what one costs."""
+
 
 @dataclass(frozen=True)
 class LaunchPlan:
@@ -52,6 +61,19 @@ class LaunchPlan:
     config: EngineConfig
     replicate: int
     cells: tuple[Cell, ...]
+    opening: Cell | None = None
+    """The canary to run before the cells."""
+    closing: Cell | None = None
+    """The canary to run after them."""
+
+    @property
+    def all_cells(self) -> tuple[Cell, ...]:
+        """Cells and canaries."""
+        return (
+            *((self.opening,) if self.opening else ()),
+            *self.cells,
+            *((self.closing,) if self.closing else ()),
+        )
 
 
 def digest(value: object) -> str:
@@ -92,6 +114,43 @@ def requests_for(spec: SweepSpec, concurrency: int) -> int | None:
 
 
 def configurations(spec: SweepSpec) -> tuple[EngineConfig, ...]:
+    """Every configuration that an engine of this sweep is started with."""
+    return tuple(dict.fromkeys((*load_configurations(spec), *memory_configurations(spec))))
+
+
+def memory_configurations(spec: SweepSpec) -> tuple[EngineConfig, ...]:
+    """The configurations at which memory is measured: as for load, at several slot counts."""
+    if not spec.memory_repeats:
+        return ()
+    first = spec.prefix_cache[0]
+    return tuple(
+        replace(config, slots=slots)
+        for config in load_configurations(spec)
+        if config.prefix_cache == first
+        and config.engine.kind in _MEASURES_MEMORY
+        and not config.engine.attached
+        for slots in spec.memory_slots or memory_levels(spec.concurrency)
+    )
+
+
+def memory_levels(concurrency: Sequence[int]) -> tuple[int, ...]:
+    """Slot counts that make a line: the concurrencies, a few more if these are too few, or fewer.
+
+    The smallest and the largest are always among them.
+    """
+    levels = sorted(set(concurrency))
+    if len(levels) < _FEWEST_LEVELS:
+        top = max(levels[-1], _FEWEST_LEVELS)
+        levels = sorted({1, (top + 1) // 2, top, *levels})
+    if len(levels) <= _MEMORY_LEVELS:
+        return tuple(levels)
+    last = len(levels) - 1
+    return tuple(
+        levels[round(place * last / (_MEMORY_LEVELS - 1))] for place in range(_MEMORY_LEVELS)
+    )
+
+
+def load_configurations(spec: SweepSpec) -> tuple[EngineConfig, ...]:
     """Every engine with every setting of its factors, in the order they were given."""
     context = context_per_slot(spec)
     return tuple(
@@ -116,12 +175,21 @@ def expand(spec: SweepSpec, identities: Mapping[EngineConfig, EngineIdentity]) -
     """
     launches = tuple(_launches(spec, identities))
     cells = tuple(cell for launch in launches for cell in launch.cells)
+    canaries = tuple(
+        cell for launch in launches for cell in launch.all_cells if cell not in launch.cells
+    )
+    memory = tuple(_memory_cells(spec, identities))
     return Plan(
         spec=spec,
         identities=tuple(identities[config] for config in configurations(spec)),
         cells=cells,
-        steps=tuple(step for launch in launches for step in _steps(spec, launch)),
-        digest=digest([CELL_SCHEMA, [cell.cell_id for cell in cells]]),
+        steps=(
+            *(step for launch in launches for step in _steps(spec, launch)),
+            *map(_memory_step, memory),
+        ),
+        digest=digest([CELL_SCHEMA, [cell.cell_id for cell in (*cells, *canaries, *memory)]]),
+        canaries=canaries,
+        memory=memory,
     )
 
 
@@ -132,12 +200,23 @@ def remaining(plan: Plan, done: Collection[str]) -> Plan:
     """
     steps: list[Step] = []
     for launch in _by_launch(plan):
-        left = tuple(cell for cell in launch.cells if cell.cell_id not in done)
-        if left:
-            steps.extend(
-                _steps(plan.spec, LaunchPlan(launch.config, launch.replicate, left)),
-            )
-    return Plan(plan.spec, plan.identities, plan.cells, tuple(steps), plan.digest)
+        left = _left_of(launch, done)
+        if left.all_cells:
+            steps.extend(_steps(plan.spec, left))
+    steps.extend(_memory_step(cell) for cell in plan.memory if cell.cell_id not in done)
+    return replace(plan, steps=tuple(steps))
+
+
+def _left_of(launch: LaunchPlan, done: Collection[str]) -> LaunchPlan:
+    def kept(cell: Cell | None) -> Cell | None:
+        return cell if cell is not None and cell.cell_id not in done else None
+
+    return replace(
+        launch,
+        cells=tuple(cell for cell in launch.cells if cell.cell_id not in done),
+        opening=kept(launch.opening),
+        closing=kept(launch.closing),
+    )
 
 
 def _by_launch(plan: Plan) -> Iterator[LaunchPlan]:
@@ -145,23 +224,75 @@ def _by_launch(plan: Plan) -> Iterator[LaunchPlan]:
     grouped: dict[tuple[EngineConfig, int], list[Cell]] = {}
     for cell in plan.cells:
         grouped.setdefault((cell.config, cell.repeat), []).append(cell)
-    for (config, replicate), cells in grouped.items():
-        yield LaunchPlan(config, replicate, tuple(cells))
+    launches = [
+        LaunchPlan(config, replicate, tuple(cells))
+        for (config, replicate), cells in grouped.items()
+    ]
+    yield from _with_canaries(launches, plan.canaries)
+
+
+def _with_canaries(launches: Sequence[LaunchPlan], canaries: Sequence[Cell]) -> list[LaunchPlan]:
+    """The launches with the canaries put into the first and the last of their configuration."""
+    placed = list(launches)
+    if canaries:
+        opening, closing = canaries
+        own = [n for n, launch in enumerate(placed) if launch.config == opening.config]
+        placed[own[0]] = replace(placed[own[0]], opening=opening)
+        placed[own[-1]] = replace(placed[own[-1]], closing=closing)
+    return placed
+
+
+def _canaries(spec: SweepSpec, identities: Mapping[EngineConfig, EngineIdentity]) -> list[Cell]:
+    """The opening and the closing canary: the same requests, one at a time, of one configuration.
+
+    Its requests have the shape of all others, so that its time per output token is a time of this
+    sweep; only their number is small.
+    """
+    if not spec.canary:
+        return []
+    config = load_configurations(spec)[0]
+    work = replace(spec.workload, shape="fanout", requests=spec.canary, seconds=None)
+    return [
+        _cell(replace(spec, workload=work), config, identities[config], 1, repeat, "canary")
+        for repeat in (0, 1)
+    ]
+
+
+def _memory_cells(
+    spec: SweepSpec, identities: Mapping[EngineConfig, EngineIdentity]
+) -> Iterator[Cell]:
+    """Every start for memory, odd repeats downwards: a box that fills up favours no slot count."""
+    configs = memory_configurations(spec)
+    for repeat in range(spec.memory_repeats):
+        for config in reversed(configs) if repeat % 2 else configs:
+            work = replace(spec.workload, shape="fanout", requests=config.slots, seconds=None)
+            known = identities[config]
+            yield _cell(replace(spec, workload=work), config, known, config.slots, repeat, "memory")
+
+
+def _memory_step(cell: Cell) -> MeasureMemory:
+    return MeasureMemory(cell, (Phase("measured", cell.concurrency),))
 
 
 def _launches(
     spec: SweepSpec, identities: Mapping[EngineConfig, EngineIdentity]
-) -> Iterator[LaunchPlan]:
-    configs = configurations(spec)
+) -> list[LaunchPlan]:
+    configs = load_configurations(spec)
+    launches = []
     for repeat in range(spec.repeats):
         backwards = repeat % 2 == 1
         for config in reversed(configs) if backwards else configs:
             levels = reversed(spec.concurrency) if backwards else spec.concurrency
-            yield LaunchPlan(
-                config,
-                repeat,
-                tuple(_cell(spec, config, identities[config], level, repeat) for level in levels),
+            launches.append(
+                LaunchPlan(
+                    config,
+                    repeat,
+                    tuple(
+                        _cell(spec, config, identities[config], level, repeat) for level in levels
+                    ),
+                )
             )
+    return _with_canaries(launches, _canaries(spec, identities))
 
 
 def _steps(spec: SweepSpec, launch: LaunchPlan) -> Iterator[Step]:
@@ -169,12 +300,14 @@ def _steps(spec: SweepSpec, launch: LaunchPlan) -> Iterator[Step]:
     yield StartEngine(launch.config, launch.replicate)
     # One warm-up per start: every cell of a sweep sends requests of the same shape, and the
     # widest load reaches the largest batch that the launch will see.
-    widest = max(launch.cells, key=lambda cell: cell.concurrency)
+    widest = max(launch.all_cells, key=lambda cell: cell.concurrency)
     wanted = spec.workload.warmup
     if wanted is None:
         wanted = widest.concurrency
     if wanted:
         yield Warmup(widest, (Phase("warmup", wanted),))
+    if launch.opening:
+        yield Measure(launch.opening, _measured(launch.opening))
     for cell in launch.cells:
         if launch.config.prefix_cache == "on":
             yield ResetCache(engine.id)
@@ -182,6 +315,8 @@ def _steps(spec: SweepSpec, launch: LaunchPlan) -> Iterator[Step]:
         yield Measure(cell, _measured(cell))
         if spec.cooldown_s:
             yield Cooldown(spec.cooldown_s)
+    if launch.closing:
+        yield Measure(launch.closing, _measured(launch.closing))
     yield StopEngine(engine.id)
 
 
@@ -200,6 +335,7 @@ def _cell(
     identity: EngineIdentity,
     concurrency: int,
     repeat: int,
+    purpose: CellPurpose = "load",
 ) -> Cell:
     requests = requests_for(spec, concurrency)
     work = asdict(spec.workload)
@@ -219,6 +355,7 @@ def _cell(
         "limits": [spec.limits.request_s, spec.limits.idle_s],
         "concurrency": concurrency,
         "repeat": repeat,
+        **({"purpose": purpose} if purpose != "load" else {}),
     }
     return Cell(
         cell_id=digest(determined_by)[:16],
@@ -227,6 +364,7 @@ def _cell(
         repeat=repeat,
         workload=spec.workload,
         requests=requests,
+        purpose=purpose,
     )
 
 
@@ -243,8 +381,13 @@ def _engine_digest(identity: EngineIdentity, engine: EngineSpec) -> list[object]
 
 def label(cell: Cell) -> str:
     """What people call a cell: `llamacpp x8, prefix cache on, repeat 2`."""
-    parts = [f"{cell.config.engine.id} x{cell.concurrency}"]
-    parts.append(f"prefix cache {cell.config.prefix_cache}")
+    if cell.purpose == "canary":
+        return f"{cell.config.engine.id}, canary at the {('beginning', 'end')[cell.repeat]}"
+    if cell.purpose == "memory":
+        parts = [f"{cell.config.engine.id}, memory of {cell.config.slots} slots"]
+    else:
+        parts = [f"{cell.config.engine.id} x{cell.concurrency}"]
+        parts.append(f"prefix cache {cell.config.prefix_cache}")
     if cell.config.speculation != "off":
         parts.append(f"speculation {cell.config.speculation}")
     parts.append(f"repeat {cell.repeat + 1}")

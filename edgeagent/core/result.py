@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 from edgeagent.core.findings import CellStatus, examine_launch, examine_level
+from edgeagent.core.memory import SlotCost
 from edgeagent.core.metrics import CellMetrics
 from edgeagent.core.model import (
     Cell,
@@ -53,6 +54,15 @@ class CellResult:
     status: CellStatus
     metrics: CellMetrics
     findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All that a run has measured."""
+
+    cells: tuple[CellResult, ...] = ()
+    canaries: tuple[CellResult, ...] = ()
+    memory: tuple[SlotCost, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,6 +115,7 @@ class LaunchResult:
     ready_s: float | None
     effective: Effective
     log: str | None
+    role: Literal["load", "memory"] = "load"
 
 
 @dataclass(frozen=True)
@@ -163,7 +174,9 @@ class Result:
     levels: tuple[Level, ...]
     answers: Mapping[str, Answer]
     findings: tuple[Finding, ...]
-    memory: tuple[Mapping[str, object], ...] = ()
+    memory: tuple[SlotCost, ...] = ()
+    canary: tuple[CellDocument, ...] = ()
+    """The same small load at the beginning and at the end."""
     interference: tuple[Mapping[str, object], ...] = ()
     comparison: tuple[Mapping[str, object], ...] = ()
     capacity: tuple[Mapping[str, object], ...] = ()
@@ -185,10 +198,9 @@ class RunFacts:
     """Doubts that are not about one cell (a failed start, the state of the box)."""
 
 
-def build(
-    facts: RunFacts, plan: Plan, launches: Sequence[Launch], cells: Sequence[CellResult]
-) -> Result:
+def build(facts: RunFacts, plan: Plan, launches: Sequence[Launch], measured: Measured) -> Result:
     """The whole result."""
+    cells = measured.cells
     levels = levels_of(cells)
     names = {found.id: found.model.id for found in plan.identities if found.model is not None}
     findings = (
@@ -211,7 +223,9 @@ def build(
         workload=_workload(plan),
         cells=tuple(cell_document(cell, names.get(_engine_id(cell))) for cell in cells),
         levels=levels,
-        answers=answers(plan, levels, cells),
+        answers=answers(plan, levels, measured),
+        memory=measured.memory,
+        canary=tuple(cell_document(one, names.get(_engine_id(one))) for one in measured.canaries),
         findings=tuple(sorted(findings, key=_gravity)),
     )
 
@@ -321,7 +335,8 @@ def _launch_findings(launches: Sequence[Launch], cells: Sequence[CellResult]) ->
         ids = [
             result.cell.cell_id
             for result in cells
-            if result.cell.config.engine.id == launch.engine_id
+            if launch.role == "load"
+            and result.cell.config.engine.id == launch.engine_id
             and result.cell.config.prefix_cache == launch.prefix_cache
             and result.cell.config.speculation == launch.speculation
         ]
@@ -375,6 +390,7 @@ def _launch(launch: Launch) -> LaunchResult:
             details=facts.details,
         ),
         log=launch.log,
+        role=launch.role,
     )
 
 
@@ -402,17 +418,22 @@ def _workload(plan: Plan) -> dict[str, object]:
 # ------------------------------------------------------------------------------------ answers
 
 
-def answers(plan: Plan, levels: Sequence[Level], cells: Sequence[CellResult]) -> dict[str, Answer]:
+def answers(plan: Plan, levels: Sequence[Level], measured: Measured) -> dict[str, Answer]:
     """The buyer's seven questions, answered as far as this run goes."""
+    cells = measured.cells
     ids = tuple(result.cell.cell_id for result in cells if result.status != "failed")
     return {
         "1": _what(plan, ids),
         "2": _where_it_holds(levels, ids),
         "3": _shared_opening(plan, ids),
         "4": _prefix_reuse(cells),
-        "5": Answer("not measured: the memory of one more request needs launches of its own"),
+        "5": _memory(plan, measured.memory),
         "6": Answer("not measured: run with --second-operator"),
-        "7": Answer("not measured: name two engines in one sweep"),
+        "7": Answer(
+            "not measured: name two engines in one sweep"
+            if len(plan.spec.engines) < 2  # noqa: PLR2004  # because one curve crosses nothing
+            else "not measured: this version does not compare curves yet"
+        ),
     }
 
 
@@ -431,6 +452,45 @@ def _what(plan: Plan, ids: tuple[str, ...]) -> Answer:
         version = identity.version or "version unknown"
         parts.append(f"{identity.kind} ({version}) with {weights}")
     return Answer("; ".join(parts) + ".", ids)
+
+
+def _memory(plan: Plan, costs: Sequence[SlotCost]) -> Answer:
+    texts = [_slot(cost) for cost in costs if cost.measured_bytes_per_slot is not None]
+    if texts:
+        return Answer("; ".join(texts) + ".", tuple(cell.cell_id for cell in plan.memory))
+    reasons = {cost.reason for cost in costs if cost.reason}
+    if reasons:
+        return Answer(f"not resolved: {'; '.join(sorted(reasons))}.")
+    if not plan.memory:
+        return Answer(
+            "not measured: it needs starts of an engine of our own at several slot counts "
+            "(--engine llamacpp --model FILE, and --memory-repeats above 0)"
+        )
+    return Answer("not measured: no start for it was completed, see the findings")
+
+
+def _slot(cost: SlotCost) -> str:
+    mib = 1 << 20
+    measured = (cost.measured_bytes_per_slot or 0) / mib
+    between = ""
+    if cost.ci95 is not None:
+        low, high = (bound / mib for bound in cost.ci95)
+        between = f" ({low:.2f} to {high:.2f}, 95 %)"
+    others = [
+        f"{word} {value / mib:.2f}"
+        for word, value in (
+            ("arithmetic says", cost.predicted_bytes_per_slot),
+            ("the engine reports", cost.engine_reported_bytes_per_slot),
+        )
+        if value is not None
+    ]
+    beside = f"; {' and '.join(others)}" if others else ""
+    fits = f"; {cost.max_slots} slots fit on this box" if cost.max_slots is not None else ""
+    where = {"gpu": "GPU memory", "host": "host memory", "unified": "shared memory"}[cost.domain]
+    return (
+        f"{cost.engine}: {measured:.2f} MiB of {where}{between} for each further slot of "
+        f"{cost.context_per_slot} tokens, by {cost.source} ({cost.quality}){beside}{fits}"
+    )
 
 
 def _where_it_holds(levels: Sequence[Level], ids: tuple[str, ...]) -> Answer:

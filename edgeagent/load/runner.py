@@ -26,11 +26,13 @@ from edgeagent.core.model import (
     Launch,
     Limits,
     Measure,
+    MeasureMemory,
     Phase,
     Plan,
     Prime,
     RequestTrace,
     ResetCache,
+    SamplePhase,
     StartEngine,
     Step,
     StopEngine,
@@ -100,12 +102,32 @@ class Watcher(Protocol):
         """A cell has been measured; its traces are all recorded."""
         ...
 
+    def memory_ended(self, record: CellRecord) -> None:
+        """The memory of a start has been read; its samples are all recorded."""
+        ...
+
     def launch_failed(self, step: StartEngine, error: EdgeAgentError) -> None:
         """An engine did not start or died too often; the rest of its launch is not measured."""
         ...
 
     def note(self, text: str) -> None:
         """Something worth a line."""
+        ...
+
+
+class Gauge(Protocol):
+    """Whoever reads the memory of the box."""
+
+    def mark(self, cell_id: str | None, phase: SamplePhase | None) -> None:
+        """Let the samples from now on belong to this cell and phase."""
+        ...
+
+    async def settle(self) -> None:
+        """Return when what the box holds no longer changes, or has not stopped to for long."""
+        ...
+
+    async def read(self, phase: SamplePhase) -> None:
+        """Take one full reading, the expensive sources too."""
         ...
 
 
@@ -121,6 +143,7 @@ class World:
     log_path: Callable[[StartEngine, int], Path]
     """Where the engine's log goes: for a start, and the how-manyeth try at it."""
     rss_bytes: Callable[[], int | None]
+    gauge: Gauge
 
 
 @dataclass
@@ -157,19 +180,22 @@ class Runner:
             for number, step in enumerate(steps, start=1):
                 if self.stop.reason is not None:
                     return
-                if isinstance(step, StartEngine):
+                if isinstance(step, (StartEngine, MeasureMemory)):
                     skip_launch = False
                 elif skip_launch:
                     continue
                 self.world.watcher.step_begins(step, number, len(steps))
                 live = await self._step(step, live)
-                skip_launch = live is None and not isinstance(step, StopEngine)
+                skip_launch = live is None and not isinstance(step, (StopEngine, MeasureMemory))
         finally:
             await self._close(live)
 
     async def _step(self, step: Step, live: _Live | None) -> _Live | None:
         if isinstance(step, StartEngine):
             return await self._start(step, restarts=0)
+        if isinstance(step, MeasureMemory):
+            await self._memory(step)
+            return None
         if live is None:
             return None
         if isinstance(step, StopEngine):
@@ -264,7 +290,9 @@ class Runner:
             await live.close()
 
     async def _prompts(self, server: Server, step: StartEngine) -> Prompts:
-        cells = [cell for cell in self.plan.cells if cell.config == step.config]
+        plan = self.plan
+        every = (*plan.cells, *plan.canaries, *plan.memory)
+        cells = [cell for cell in every if cell.config == step.config]
         work = cells[0].workload
         rng = random.Random(work.seed)  # noqa: S311  # because traffic must be repeatable
         text = plant_text(rng, max(map(corpus_characters, cells)))
@@ -309,6 +337,61 @@ class Runner:
                 server_cached_delta=_delta(before, after, "cached_prompt_tokens"),
             )
         )
+
+    async def _memory(self, step: MeasureMemory) -> None:
+        """Read what an engine takes before, during and after a load; a failed start stays one."""
+        cell, gauge = step.cell, self.world.gauge
+        started_ns, attempt = self.world.clock.now_ns(), _stamp()
+        gauge.mark(cell.cell_id, None)
+        try:
+            await gauge.settle()
+            await gauge.read("before")
+            gauge.mark(cell.cell_id, "start")
+            live = await self._start(StartEngine(cell.config, cell.repeat, "memory"), restarts=0)
+            if live is None:
+                return
+            try:
+                meter = _Meter(self.world, live.line)
+                meter.begin()
+                failure = await self._loaded_memory(live, step, attempt)
+            finally:
+                await self._close(live)
+            if self.stop.reason is not None:
+                return
+            await gauge.settle()
+            await gauge.read("released")
+        finally:
+            gauge.mark(None, None)
+        self.world.watcher.memory_ended(
+            CellRecord(
+                cell=cell,
+                attempt=attempt,
+                started_ns=started_ns,
+                finished_ns=self.world.clock.now_ns(),
+                slots=live.server.facts.slots,
+                client=meter.end(),
+                failure=failure,
+                failure_kind="engine_died" if failure else None,
+                prompts_exact=live.prompts.exact,
+            )
+        )
+
+    async def _loaded_memory(self, live: _Live, step: MeasureMemory, attempt: str) -> str | None:
+        """Read at rest, while every slot is busy, and after; returns why the engine died, if so."""
+        cell, gauge = step.cell, self.world.gauge
+        gauge.mark(cell.cell_id, None)
+        await gauge.settle()
+        await gauge.read("ready")
+        gauge.mark(cell.cell_id, "load")
+        self._broken = 0
+        await self._drive(live, cell, attempt, step.phases, Halt())
+        gauge.mark(cell.cell_id, None)
+        death = await self._death(live)
+        self._broken = 0
+        if death is None and self.stop.reason is None:
+            await gauge.settle()
+            await gauge.read("loaded")
+        return death
 
     async def _death(self, live: _Live) -> str | None:
         """Why the engine died, if it did.
@@ -409,6 +492,7 @@ def _launch(step: StartEngine, server: Server, log: Path) -> Launch:
         ready_s=server.ready_s,
         effective=server.facts,
         log=None if config.engine.attached else log.name,
+        role=step.role,
     )
 
 

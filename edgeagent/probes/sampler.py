@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edgeagent.core.model import MemorySample
+from edgeagent.core.model import MemorySample, SamplePhase
 from edgeagent.errors import EdgeAgentError
 from edgeagent.ports import Clock, Probe
 
@@ -36,9 +36,11 @@ class Schedule:
 class Sampler:
     """Reads `probes` at `hz` from `start` until `stop` and gives each sample to `sink`.
 
-    `pids` tells the engine's process tree at the moment of asking; `cell_id` may be set by the
-    caller at any time and marks the samples taken from then on. Why a value is None stands in the
+    `pids` tells the engine's process tree at the moment of asking; `mark` may be called at any
+    time and says what the samples taken from then on belong to. Why a value is None stands in the
     first sample of a cell that lacks it, and again when the reason changes.
+
+    `full` probes are too expensive for every sample; `take_full` reads them, too.
     """
 
     def __init__(
@@ -48,8 +50,11 @@ class Sampler:
         sink: Callable[[MemorySample], None],
         pids: Callable[[], Sequence[int]] = tuple,
         hz: float = DEFAULT_HZ,
+        full: Sequence[Probe] = (),
     ) -> None:
         self._cell_id: str | None = None
+        self._phase: SamplePhase | None = None
+        self._full = tuple(full)
         self._taking = threading.Lock()
         self.latest: MemorySample | None = None
         """The last sample, with every reason in it; None before the first."""
@@ -70,10 +75,10 @@ class Sampler:
         """The cell that samples belong to. Once it is set, the one before gets no more of them."""
         return self._cell_id
 
-    @cell_id.setter
-    def cell_id(self, cell_id: str | None) -> None:
+    def mark(self, cell_id: str | None, phase: SamplePhase | None = None) -> None:
+        """Let samples from now on belong to this cell and phase."""
         with self._taking:  # a sample that is being taken is kept first
-            self._cell_id = cell_id
+            self._cell_id, self._phase = cell_id, phase
 
     def start(self) -> None:
         """Begin to sample; the first sample is due at once."""
@@ -86,22 +91,27 @@ class Sampler:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        for probe in self._probes:
+        for probe in (*self._probes, *self._full):
             probe.close()
+
+    def take_full(self, phase: SamplePhase) -> None:
+        """Take one sample of every probe now, the expensive ones too, as the one of this phase."""
+        with self._taking:
+            self._take(self._clock.now_ns(), (*self._probes, *self._full), phase)
 
     def take(self, due_ns: int) -> None:
         """Take the sample that was due at `due_ns` and hand it on."""
         with self._taking:
-            self._take(due_ns)
+            self._take(due_ns, self._probes, self._phase)
 
-    def _take(self, due_ns: int) -> None:
+    def _take(self, due_ns: int, probes: Sequence[Probe], phase: SamplePhase | None) -> None:
         now_ns = self._clock.now_ns()
         cell_id = self.cell_id
-        values, absent = self._read_all()
+        values, absent = self._read_all(probes)
         late_ns = max(0, now_ns - due_ns)
-        self.latest = MemorySample(now_ns, late_ns, cell_id, values, absent)
+        self.latest = MemorySample(now_ns, late_ns, cell_id, values, absent, phase)
         news = self._news(cell_id, absent)
-        self._keep(MemorySample(now_ns, late_ns, cell_id, values, news))
+        self._keep(MemorySample(now_ns, late_ns, cell_id, values, news, phase))
 
     def _news(self, cell_id: str | None, absent: Mapping[str, str]) -> Mapping[str, str]:
         """Return the reasons that this cell's samples have not told yet."""
@@ -127,11 +137,13 @@ class Sampler:
             due_ns = schedule.next_due_ns(self._clock.now_ns())
             self._ended.wait(max(0, due_ns - self._clock.now_ns()) / NS_PER_S)
 
-    def _read_all(self) -> tuple[dict[str, float | int | None], dict[str, str]]:
+    def _read_all(
+        self, probes: Sequence[Probe]
+    ) -> tuple[dict[str, float | int | None], dict[str, str]]:
         values: dict[str, float | int | None] = {}
         absent: dict[str, str] = {}
         pids = self._living()
-        for probe in self._probes:
+        for probe in probes:
             try:
                 read, reasons = probe.read(pids)
             except Exception as error:  # noqa: BLE001  # because a bug in one probe may cost its values, not the samples

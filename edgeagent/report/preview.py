@@ -8,6 +8,7 @@ from typing import Any
 from edgeagent.core.model import (
     Cooldown,
     Measure,
+    MeasureMemory,
     Plan,
     Prime,
     ResetCache,
@@ -35,6 +36,12 @@ def _step(step: Step) -> str:
             f"{verb} {config.engine.id} (repeat {step.replicate + 1}): {config.slots} slots of "
             f"{config.context_per_slot} tokens, prefix cache {config.prefix_cache}, "
             f"speculation {config.speculation}"
+        )
+    if isinstance(step, MeasureMemory):
+        cell = step.cell
+        return (
+            f"start {cell.config.engine.id} with {cell.config.slots} slots and read its memory "
+            f"before, during and after {cell.concurrency} requests at once  [{cell.cell_id}]"
         )
     if isinstance(step, StopEngine):
         return f"stop {step.engine_id}"

@@ -21,6 +21,7 @@ from edgeagent.core.model import (
     MemorySample,
     RequestTrace,
     Role,
+    SamplePhase,
     StampSource,
     TokenSource,
 )
@@ -121,6 +122,8 @@ def sample_line(sample: MemorySample) -> str:
     }
     if sample.absent:
         record["absent"] = dict(sample.absent)
+    if sample.phase is not None:
+        record["phase"] = sample.phase
     return _encode(record)
 
 
@@ -133,6 +136,7 @@ def sample_from(value: object) -> MemorySample:
         cell_id=_maybe(record, "cell_id", str),
         values=_mapping(record, "values", _number_or_none),
         absent=_mapping(record, "absent", _reason),
+        phase=_word(record, "phase", _PHASES),
     )
 
 
@@ -141,6 +145,7 @@ def sample_from(value: object) -> MemorySample:
 _ROLES: Mapping[str, Role] = {word: word for word in get_args(Role)}
 _ERRORS: Mapping[str, ErrorKind] = {word: word for word in get_args(ErrorKind)}
 _TOKEN_SOURCES: Mapping[str, TokenSource] = {word: word for word in get_args(TokenSource)}
+_PHASES: Mapping[str, SamplePhase] = {word: word for word in get_args(SamplePhase)}
 _STAMP_SOURCES: Mapping[str, StampSource] = {word: word for word in get_args(StampSource)}
 
 

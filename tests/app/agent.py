@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 SMALL = (
     "--concurrency=1,2", "--requests=4", "--warmup=1", "--repeats=1", "--cooldown=0",
     "--prefix-tokens=48", "--prompt-tokens=16", "--output-tokens=4",
+    "--memory-repeats=0", "--canary=0", "--settle=0.3",
 )  # fmt: skip
 """A plan of two levels, each with cold and warm cache, that takes a few seconds."""
 

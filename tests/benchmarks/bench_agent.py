@@ -55,7 +55,7 @@ def measure(load: Load, beside: int) -> Figures:
 
 
 def _sweep(url: str, load: Load, run: Path) -> None:
-    command = [sys.executable, "-m", "edgeagent", "sweep", "--url", url, "--quiet"]
+    command = [sys.executable, "-m", "edgeagent", "sweep", "--url", url, "--quiet", "--canary=0"]
     options: dict[str, object] = {
         "--out": run,
         "--concurrency": load.streams,

@@ -29,7 +29,7 @@ from edgeagent.errors import UsageError
 
 LLAMA = EngineSpec("llamacpp", "llamacpp", ("llama-server",), "m.gguf")
 OTHER = EngineSpec("vllm", "vllm", ("vllm",), "m")
-SPEC = SweepSpec(engines=(LLAMA,), concurrency=(1, 4), repeats=2)
+SPEC = SweepSpec(engines=(LLAMA,), concurrency=(1, 4), repeats=2, memory_repeats=0, canary=0)
 
 
 def identity(config: EngineConfig, binary: str = "b1", model: str = "m1") -> EngineIdentity:

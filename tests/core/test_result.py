@@ -28,6 +28,7 @@ from edgeagent.core.plan import configurations, expand
 from edgeagent.core.result import (
     LEVEL_METRICS,
     CellResult,
+    Measured,
     Result,
     RunFacts,
     build,
@@ -36,7 +37,7 @@ from edgeagent.core.result import (
 )
 from edgeagent.core.stats import Distribution
 
-SPEC = SweepSpec(engines=(ENGINE,), concurrency=(1, 4), repeats=3)
+SPEC = SweepSpec(engines=(ENGINE,), concurrency=(1, 4), repeats=3, memory_repeats=0, canary=0)
 FACTS = RunFacts(
     run_id="r",
     status="complete",
@@ -89,7 +90,7 @@ def judged(result: CellResult, status: CellStatus, *findings: Finding) -> CellRe
 
 
 def document(cells: list[CellResult], launches: tuple[Launch, ...] = ()) -> dict[str, Any]:
-    made: dict[str, Any] = plain(build(FACTS, plan(), launches, cells))
+    made: dict[str, Any] = plain(build(FACTS, plan(), launches, Measured(tuple(cells))))
     return made
 
 
@@ -263,7 +264,7 @@ def test_reuse_is_proved_by_what_the_engine_counted() -> None:
     ],
 )
 def test_the_third_answer_is_about_what_was_really_sent(spec: SweepSpec, words: str) -> None:
-    assert words in build(FACTS, plan(spec), (), ()).answers["3"].text
+    assert words in build(FACTS, plan(spec), (), Measured()).answers["3"].text
 
 
 def test_what_was_not_measured_says_so() -> None:

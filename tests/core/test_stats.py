@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from itertools import permutations
 from math import comb
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from edgeagent.core.stats import (
     Distribution,
+    _multiset_inversions,
     deviation,
     distribution,
     mean,
@@ -19,6 +21,7 @@ from edgeagent.core.stats import (
     quantile,
     quantile_upper,
     slope,
+    slope_interval,
     supported_quantile,
     t_quantile,
     trend_p_value,
@@ -216,3 +219,35 @@ def test_a_trend_reads_the_same_backwards(values: list[float]) -> None:
     assert forwards == backwards
     assert forwards is not None
     assert 0 < forwards <= 1
+
+
+def test_the_interval_of_a_slope_is_counted_exactly() -> None:
+    # Five points: 120 orders, one of them without an inversion. 1/120 < 2.5 % but 1/120 + 4/120
+    # is not, so only the extreme slope at each end can be left out, which keeps all ten.
+    points = [(1, 10.0), (2, 21.0), (3, 29.0), (4, 40.0), (5, 52.0)]
+    assert slope_interval(points) == (8.0, 12.0)
+
+
+def test_two_points_at_three_places_are_enough_and_four_single_points_are_not() -> None:
+    assert slope_interval([(x, 3.0 * x) for x in (1, 1, 4, 4, 8, 8)]) == (3.0, 3.0)
+    assert slope_interval([(x, 3.0 * x) for x in (1, 2, 3, 4)]) is None
+    assert slope_interval([]) is None
+    assert slope_interval([(1, 1.0), (1, 2.0)] * 4) is None
+
+
+def test_orders_of_groups_of_equal_values_are_counted_without_their_inner_orders() -> None:
+    # 6! / (2! 2! 2!) = 90 orders; the Gaussian multinomial [6]! / [2]!^3 begins 1, 2, 5, 7, 11.
+    counts = _multiset_inversions((2, 2, 2))
+    assert sum(counts) == 90
+    assert counts[:5] == (1, 2, 5, 7, 11)
+    assert counts == counts[::-1]
+
+
+def test_the_interval_of_a_slope_covers_the_truth_as_often_as_it_says() -> None:
+    rng = random.Random(7)
+    hits = 0
+    for _ in range(1000):
+        low_high = slope_interval([(x, 2.0 * x + rng.gauss(0, 1)) for x in (1, 4, 8, 16) * 2])
+        assert low_high is not None
+        hits += low_high[0] <= 2.0 <= low_high[1]
+    assert hits >= 950

@@ -21,6 +21,7 @@ from edgeagent.core.model import (
     MemorySample,
     Plan,
     RequestTrace,
+    SamplePhase,
     ServerFacts,
     StartEngine,
     Step,
@@ -42,6 +43,8 @@ SPEC = SweepSpec(
     prefix_cache=("off",),
     repeats=1,
     cooldown_s=0.0,
+    memory_repeats=0,
+    canary=0,
     workload=WorkloadSpec(requests=4, warmup=1, prefix_tokens=8, prompt_tokens=8, output_tokens=4),
 )
 
@@ -107,6 +110,7 @@ class Notebook:
     launches: list[Launch] = field(default_factory=list)
     failed: list[EdgeAgentError] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    readings: list[object] = field(default_factory=list)
     kill_at: int | None = None
     """The engine dies during this request, counted over the whole run."""
     kill_times: int = 1
@@ -128,6 +132,18 @@ class Notebook:
 
     def cell_ended(self, record: CellRecord) -> None:
         self.records.append(record)
+
+    def memory_ended(self, record: CellRecord) -> None:
+        self.records.append(record)
+
+    def mark(self, cell_id: str | None, phase: SamplePhase | None) -> None:
+        self.readings.append((cell_id is not None, phase))
+
+    async def settle(self) -> None:
+        self.readings.append("settled")
+
+    async def read(self, phase: SamplePhase) -> None:
+        self.readings.append(f"read {phase}, {self.engine.alive} alive")
 
     def launch_failed(self, step: StartEngine, error: EdgeAgentError) -> None:
         self.failed.append(error)
@@ -190,6 +206,7 @@ def world(notebook: Notebook, engines: Mapping[str, Engine]) -> World:
         watcher=notebook,
         log_path=lambda step, restarts: Path(f"engine-{step.replicate}-{restarts}.log"),
         rss_bytes=lambda: None,
+        gauge=notebook,
     )
 
 

@@ -33,7 +33,7 @@ class BrokenProbe:
 def test_a_sample_says_how_late_it_is_and_to_which_cell_it_belongs() -> None:
     kept: list[MemorySample] = []
     sampler = Sampler([FakeProbe([{"a": 1}])], ManualClock(1_000), kept.append, lambda: (7,))
-    sampler.cell_id = "c1"
+    sampler.mark("c1")
 
     sampler.take(due_ns=900)
 
@@ -60,7 +60,7 @@ def test_a_reason_is_told_once_per_cell_and_again_when_it_changes() -> None:
     sampler.take(0)
     sampler.take(0)
     sampler.take(0)
-    sampler.cell_id = "c1"
+    sampler.mark("c1")
     sampler.take(0)
 
     assert [sample.absent for sample in kept] == [

@@ -1,0 +1,576 @@
+"""What does each further simultaneous request cost in memory?
+
+llama.cpp allocates the cache of every slot when it starts. So an engine is started at several slot
+counts, with the context of a slot held fixed, and what it takes is fitted over the slots:
+
+    bytes = base + slots x bytes per slot
+
+The slope is Theil and Sen's median of pairwise slopes, which one disturbed start does not move; its
+interval is Sen's (core/stats.py). What is read depends on the class of box, since on unified memory
+no single source tells the truth (docs/memory.md): for each *domain* (memory of the GPU, of the
+host, or of both where they are one) the best source that answered at every start is used. It is
+named, with how good it is:
+
+    attributed     the memory of the engine's own processes
+    device_delta   what the device says is used, less what was used before the start
+    system_delta   the same for the whole box; anything else that runs there disturbs it
+    engine_reported, unavailable
+
+vLLM allocates its whole pool when it starts, so its processes do not grow with requests: there the
+cost is blocks in use x bytes per block (`from_blocks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from edgeagent.core.model import MemorySample, SamplePhase
+from edgeagent.core.stats import quantile, slope, slope_interval
+
+Domain = Literal["gpu", "host", "unified"]
+Quality = Literal["attributed", "device_delta", "system_delta", "engine_reported", "unavailable"]
+Method = Literal["relaunch", "blocks_in_use"]
+Values: TypeAlias = Mapping[str, float | int | None]
+
+CO_TENANT_BYTES = 64 << 20
+CO_TENANT_SHARE = 0.02
+"""What a device may hold beyond the engine's own processes before another user is suspected."""
+
+RESERVE_SHARE = 0.05
+RESERVE_BYTES = 512 << 20
+"""Left to the rest of the box when slots are counted that fit."""
+
+APU_VRAM_BYTES = 4 << 30
+"""A carve-out up to this size belongs to a GPU that works in the host's memory."""
+
+_HOST_BUFFER = ("CPU", "AMX", "Host")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Names of values that add up to what an engine takes, where they come from, how good it is."""
+
+    source: str
+    quality: Quality
+    names: tuple[str, ...]
+    since_start: bool = False
+    """Whether what was there before the start has to be taken off."""
+
+
+_ANONYMOUS = ("engine.pss_anon_bytes", "engine.pss_shmem_bytes")
+_SYSTEM = Reading("mem_available", "system_delta", ("host.used_bytes",), since_start=True)
+_HOST = (
+    Reading("pss_anon", "attributed", _ANONYMOUS),
+    Reading("rss_anon", "attributed", ("engine.anon_bytes",)),
+    _SYSTEM,
+)
+_NVML = Reading("nvml_processes", "attributed", ("gpu.engine_bytes",))
+_NVML_DEVICE = Reading("nvml_device", "device_delta", ("gpu.used_bytes",), since_start=True)
+_DRM = Reading("drm_fdinfo", "attributed", ("drm.engine_bytes",))
+_DRM_DEVICE = Reading(
+    "amdgpu_device", "device_delta", ("drm.vram_used_bytes", "drm.gtt_used_bytes"), since_start=True
+)
+
+
+def _with_anonymous(reading: Reading) -> Reading:
+    """GPU memory and the processes' own: they are apart in the kernel's books, and may be added."""
+    return Reading(f"{reading.source}+pss_anon", reading.quality, (*reading.names, *_ANONYMOUS))
+
+
+_BY_CLASS: Mapping[str, Mapping[Domain, tuple[Reading, ...]]] = {
+    "cpu": {"host": _HOST},
+    "dgpu": {"gpu": (_NVML, _NVML_DEVICE), "host": _HOST},
+    "uma-nvidia": {"unified": (_with_anonymous(_NVML), _SYSTEM)},
+    # Whether nvmap pages also count as resident is not known, so the two are never added.
+    "uma-nvgpu": {
+        "unified": (
+            Reading("nvmap_clients", "attributed", ("nvmap.engine_bytes",)),
+            Reading("nvmap_used", "system_delta", ("nvmap.used_bytes",), since_start=True),
+            _SYSTEM,
+        ),
+        "host": _HOST[:2],
+    },
+    "amd-apu": {"unified": (_with_anonymous(_DRM), _SYSTEM)},
+    "amd": {"gpu": (_DRM, _DRM_DEVICE), "host": _HOST},
+    "intel": {"unified": (_with_anonymous(_DRM), _SYSTEM)},
+}
+"""In order of preference; platform facts 2.2."""
+
+_CROSS_CHECK: Mapping[Domain, Reading] = {"gpu": _NVML_DEVICE, "host": _SYSTEM, "unified": _SYSTEM}
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """An allocation that the engine reports in its log."""
+
+    kind: str
+    device: str
+    bytes: int
+
+    @property
+    def mapped(self) -> bool:
+        """Whether it is the model file itself, mapped."""
+        return "Mapped" in self.device
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it lies in the memory of the host."""
+        return self.device.startswith(_HOST_BUFFER[:2]) or self.device.endswith(_HOST_BUFFER[2])
+
+
+@dataclass(frozen=True)
+class Point:
+    """One start of an engine at a number of slots, and what was read around it."""
+
+    slots: int
+    repeat: int
+    samples: tuple[MemorySample, ...]
+    buffers: tuple[Buffer, ...] = ()
+    failure: str | None = None
+
+    def at(self, phase: SamplePhase) -> Values | None:
+        """The values of the last full reading in a phase; None when there was none."""
+        found = [sample for sample in self.samples if sample.phase == phase]
+        return _whole(found[-1].values) if found else None
+
+    def during(self, phase: SamplePhase) -> tuple[Values, ...]:
+        """The values of every reading in a phase."""
+        return tuple(_whole(s.values) for s in self.samples if s.phase == phase)
+
+    def reason(self, names: Iterable[str]) -> str | None:
+        """Why a value was null, by the first reason that a sample gives."""
+        wanted = set(names)
+        for sample in self.samples:
+            for name, why in sample.absent.items():
+                if name in wanted:
+                    return why
+        return None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the engine reports, part by part; None where its log does not say."""
+
+    weights_bytes: int | None = None
+    kv_bytes_per_slot: float | None = None
+    state_bytes_per_slot: float | None = None
+    output_bytes_per_slot: float | None = None
+    compute_bytes: int | None = None
+    """Of the largest number of slots."""
+
+
+@dataclass(frozen=True)
+class ExpectedSlot:
+    """What arithmetic says that one more slot costs (core/kv.py)."""
+
+    engine: str
+    speculation: str
+    bytes_per_slot: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class SlotCost:
+    """A line of `memory[]`: what slots cost in one domain of one engine configuration.
+
+    `slots` and the lists beside it run in parallel, one entry a start.
+    """
+
+    engine: str
+    domain: Domain
+    speculation: str
+    context_per_slot: int
+    method: Method
+    slots: tuple[int, ...]
+    bytes: tuple[int | None, ...]
+    """After every slot has served a request: what a working engine holds."""
+    ready_bytes: tuple[int | None, ...]
+    load_peak_bytes: tuple[int | None, ...]
+    mapped_bytes: int | None
+    """Mapped from the model file: the kernel may take it back, and the engine needs it."""
+    measured_bytes_per_slot: float | None
+    ci95: tuple[float, float] | None
+    predicted_bytes_per_slot: float | None
+    engine_reported_bytes_per_slot: float | None
+    base_bytes: float | None
+    """What the engine takes with no slot at all, by the fitted line."""
+    cross_check_source: str | None
+    cross_check_bytes_per_slot: float | None
+    budget_bytes: int | None
+    reserve_bytes: int | None
+    max_slots: int | None
+    """Slots that fit into the budget less the reserve."""
+    reported: Parts
+    source: str | None
+    quality: Quality
+    reason: str | None
+    foreign_bytes: int | None = None
+    """Held on the device by somebody else, where that was noticed."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Whose memory it is, on which class of box."""
+
+    engine: str
+    speculation: str
+    context_per_slot: int
+    box_class: str
+    expected: ExpectedSlot | None = None
+
+    @property
+    def expected_bytes_per_slot(self) -> float | None:
+        """What arithmetic says, where it can."""
+        return None if self.expected is None else self.expected.bytes_per_slot
+
+
+# -------------------------------------------------------------------------- from starts to cost
+
+
+def costs(subject: Subject, points: Sequence[Point]) -> tuple[SlotCost, ...]:
+    """What a slot costs, for each domain of this class of box in which the engine lives."""
+    usable = sorted((p for p in points if p.failure is None), key=lambda p: (p.slots, p.repeat))
+    found = [
+        _cost(subject, domain, readings, usable)
+        for domain, readings in _readings(subject.box_class, usable).items()
+    ]
+    if not usable:
+        why = next((p.failure for p in points if p.failure), "no start was measured")
+        found = [_unavailable(subject, domain, why) for domain in ("host",)]
+    # An engine that runs on the CPU of a box with a GPU takes nothing there.
+    return tuple(cost for cost in found if not _nothing_there(cost))
+
+
+def _nothing_there(cost: SlotCost) -> bool:
+    return cost.domain == "gpu" and bool(cost.bytes) and not any(cost.bytes)
+
+
+def _readings(box_class: str, points: Sequence[Point]) -> Mapping[Domain, tuple[Reading, ...]]:
+    if box_class == "amd" and any(_works_in_host_memory(point) for point in points):
+        box_class = "amd-apu"
+    return _BY_CLASS.get(box_class, _BY_CLASS["cpu"])
+
+
+def _works_in_host_memory(point: Point) -> bool:
+    total = _number(point.at("before"), "drm.vram_total_bytes")
+    return total is not None and total <= APU_VRAM_BYTES
+
+
+def _cost(
+    subject: Subject, domain: Domain, readings: Sequence[Reading], points: Sequence[Point]
+) -> SlotCost:
+    reading = next((r for r in readings if _answers(r, points)), None)
+    if reading is None:
+        names = readings[0].names
+        reasons = (point.reason(names) for point in points)
+        why = next((reason for reason in reasons if reason), "no source answered at every start")
+        return _unavailable(subject, domain, why)
+    slots = tuple(point.slots for point in points)
+    taken = [_taken(reading, point, point.at("loaded")) for point in points]
+    fit = _fit(slots, taken)
+    budget = _least(_budget(domain, point) for point in points)
+    mapped = _most(_number(point.at("loaded"), "engine.pss_file_bytes") for point in points)
+    if mapped is None:
+        mapped = _most(_number(point.at("loaded"), "engine.mapped_bytes") for point in points)
+    check = _CROSS_CHECK[domain]
+    checked = _fit(slots, [_taken(check, point, point.at("loaded")) for point in points])
+    in_host = domain != "gpu"
+    return SlotCost(
+        engine=subject.engine,
+        domain=domain,
+        speculation=subject.speculation,
+        context_per_slot=subject.context_per_slot,
+        method="relaunch",
+        slots=slots,
+        bytes=tuple(taken),
+        ready_bytes=tuple(_taken(reading, point, point.at("ready")) for point in points),
+        load_peak_bytes=tuple(_load_peak(reading, point) for point in points),
+        mapped_bytes=mapped if in_host else None,
+        measured_bytes_per_slot=fit.per_slot,
+        ci95=fit.ci95,
+        predicted_bytes_per_slot=subject.expected_bytes_per_slot,
+        engine_reported_bytes_per_slot=_fit(slots, _reported(domain, points)).per_slot,
+        base_bytes=fit.base,
+        cross_check_source=check.source if reading != check and checked.per_slot else None,
+        cross_check_bytes_per_slot=checked.per_slot if reading != check else None,
+        budget_bytes=budget,
+        reserve_bytes=None if budget is None else reserve(budget),
+        max_slots=_max_slots(budget, fit, mapped if in_host else 0),
+        reported=_parts(domain, points),
+        source=reading.source,
+        quality=reading.quality,
+        reason=fit.reason,
+        foreign_bytes=_foreign(domain, points),
+    )
+
+
+def reserve(budget_bytes: int) -> int:
+    """What is left to the rest of the box: 5 % of the budget, at least 512 MiB."""
+    return max(int(budget_bytes * RESERVE_SHARE), RESERVE_BYTES)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    per_slot: float | None = None
+    ci95: tuple[float, float] | None = None
+    base: float | None = None
+    reason: str | None = None
+
+
+def _fit(slots: Sequence[int], taken: Sequence[float | None]) -> _Fit:
+    pairs = [(float(n), float(b)) for n, b in zip(slots, taken, strict=True) if b is not None]
+    per_slot = slope(pairs)
+    if per_slot is None:
+        return _Fit(reason="fewer than two slot counts were measured")
+    interval = slope_interval(pairs)
+    why = None
+    if interval is None:
+        why = (
+            f"{len(pairs)} starts give no interval: measure at more slot counts or repeat "
+            "(--memory-repeats)"
+        )
+    return _Fit(per_slot, interval, quantile(sorted(b - per_slot * n for n, b in pairs), 0.5), why)
+
+
+def _answers(reading: Reading, points: Sequence[Point]) -> bool:
+    return bool(points) and all(
+        _taken(reading, point, point.at("loaded")) is not None for point in points
+    )
+
+
+def _taken(reading: Reading, point: Point, values: Values | None) -> int | None:
+    """What the engine takes by one reading, less what was there before where that counts."""
+    now = _sum(reading, values)
+    if now is None or not reading.since_start:
+        return now
+    before = _sum(reading, point.at("before"))
+    return None if before is None else now - before
+
+
+def _sum(reading: Reading, values: Values | None) -> int | None:
+    found = [_number(values, name) for name in reading.names]
+    return None if None in found else sum(value for value in found if value is not None)
+
+
+def _load_peak(reading: Reading, point: Point) -> int | None:
+    """The most that was seen while requests were served; PSS is not read then, RssAnon is."""
+    names = tuple("engine.anon_bytes" if n == _ANONYMOUS[0] else n for n in reading.names)
+    quick = Reading(
+        reading.source,
+        reading.quality,
+        tuple(name for name in names if name != _ANONYMOUS[1]),
+        reading.since_start,
+    )
+    return _most(_taken(quick, point, values) for values in point.during("load"))
+
+
+def _budget(domain: Domain, point: Point) -> int | None:
+    """What could be had before the start."""
+    before = point.at("before")
+    if domain != "gpu":
+        return _number(before, "host.available_bytes")
+    total, used = _number(before, "gpu.total_bytes"), _number(before, "gpu.used_bytes")
+    if total is None or used is None:
+        return None
+    return total - used - (_number(before, "gpu.reserved_bytes") or 0)
+
+
+def _max_slots(budget: int | None, fit: _Fit, mapped: int | None) -> int | None:
+    if budget is None or fit.per_slot is None or fit.base is None or fit.per_slot <= 0:
+        return None
+    room = budget - reserve(budget) - fit.base - (mapped or 0)
+    return max(0, int(room // fit.per_slot))
+
+
+def _foreign(domain: Domain, points: Sequence[Point]) -> int | None:
+    """Memory of the device that appeared with the engine and is not its own; None if hardly any."""
+    if domain != "gpu":
+        return None
+    gaps = []
+    for point in points:
+        own = _taken(_NVML, point, point.at("loaded"))
+        device = _taken(_NVML_DEVICE, point, point.at("loaded"))
+        if own is not None and device is not None:
+            gap = device - own
+            if abs(gap) > max(CO_TENANT_BYTES, CO_TENANT_SHARE * own):
+                gaps.append(gap)
+    return max(gaps, key=abs, default=None)
+
+
+def _unavailable(subject: Subject, domain: Domain, reason: str) -> SlotCost:
+    return SlotCost(
+        engine=subject.engine,
+        domain=domain,
+        speculation=subject.speculation,
+        context_per_slot=subject.context_per_slot,
+        method="relaunch",
+        slots=(),
+        bytes=(),
+        ready_bytes=(),
+        load_peak_bytes=(),
+        mapped_bytes=None,
+        measured_bytes_per_slot=None,
+        ci95=None,
+        predicted_bytes_per_slot=subject.expected_bytes_per_slot,
+        engine_reported_bytes_per_slot=None,
+        base_bytes=None,
+        cross_check_source=None,
+        cross_check_bytes_per_slot=None,
+        budget_bytes=None,
+        reserve_bytes=None,
+        max_slots=None,
+        reported=Parts(),
+        source=None,
+        quality="unavailable",
+        reason=reason,
+    )
+
+
+# ---------------------------------------------------------------------- what the engine reports
+
+
+def _reported(domain: Domain, points: Sequence[Point]) -> list[int | None]:
+    """All of the engine's own buffers in a domain, at each start; mapped weights apart."""
+    return [
+        sum(b.bytes for b in _of(domain, point.buffers) if not b.mapped) if point.buffers else None
+        for point in points
+    ]
+
+
+def buffers_from(told: object) -> tuple[Buffer, ...]:
+    """Buffers as a launch's facts keep them; what is no buffer is left out."""
+    if not isinstance(told, (list, tuple)):
+        return ()
+    found = []
+    for item in told:
+        if isinstance(item, Mapping):
+            kind, device, size = (item.get(name) for name in ("kind", "device", "bytes"))
+            if isinstance(kind, str) and isinstance(device, str) and isinstance(size, int):
+                found.append(Buffer(kind, device, size))
+    return tuple(found)
+
+
+def _of(domain: Domain, buffers: Iterable[Buffer]) -> list[Buffer]:
+    if domain == "unified":
+        return list(buffers)
+    return [buffer for buffer in buffers if buffer.on_host == (domain == "host")]
+
+
+def _parts(domain: Domain, points: Sequence[Point]) -> Parts:
+    told = [point for point in points if point.buffers]
+    if not told:
+        return Parts()
+
+    def total(point: Point, kind: str) -> int | None:
+        found = [b.bytes for b in _of(domain, point.buffers) if b.kind == kind]
+        return sum(found) if found else None
+
+    def per_slot(kind: str) -> float | None:
+        return _fit([p.slots for p in told], [total(p, kind) for p in told]).per_slot
+
+    largest = max(told, key=lambda point: point.slots)
+    return Parts(
+        weights_bytes=total(largest, "model"),
+        kv_bytes_per_slot=per_slot("kv"),
+        state_bytes_per_slot=per_slot("recurrent"),
+        output_bytes_per_slot=per_slot("output"),
+        compute_bytes=total(largest, "compute"),
+    )
+
+
+# ------------------------------------------------------------------------------ blocks of a pool
+
+
+_POOL_DOMAIN: Mapping[str, Domain] = {"dgpu": "gpu", "amd": "gpu", "cpu": "host"}
+
+
+@dataclass(frozen=True)
+class BlockReading:
+    """How many blocks of a preallocated pool are in use while so many requests decode."""
+
+    requests: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A preallocated cache: its blocks, and the bytes of one; None when not known."""
+
+    blocks: int
+    block_bytes: int | None
+
+
+def from_blocks(subject: Subject, pool: Pool, readings: Sequence[BlockReading]) -> SlotCost:
+    """What one more request costs in a pool that is allocated whole: blocks x bytes per block."""
+    slots = tuple(reading.requests for reading in readings)
+    if pool.block_bytes is None:
+        return _unavailable(subject, "host", "the size of a block is not known")
+    taken = [reading.blocks * pool.block_bytes for reading in readings]
+    fit = _fit(slots, taken)
+    domain = _POOL_DOMAIN.get(subject.box_class, "unified")
+    budget = pool.blocks * pool.block_bytes
+    nothing = tuple(None for _ in slots)
+    return SlotCost(
+        engine=subject.engine,
+        domain=domain,
+        speculation=subject.speculation,
+        context_per_slot=subject.context_per_slot,
+        method="blocks_in_use",
+        slots=slots,
+        bytes=tuple(taken),
+        ready_bytes=nothing,
+        load_peak_bytes=nothing,
+        mapped_bytes=None,
+        measured_bytes_per_slot=fit.per_slot,
+        ci95=fit.ci95,
+        predicted_bytes_per_slot=subject.expected_bytes_per_slot,
+        engine_reported_bytes_per_slot=fit.per_slot,
+        base_bytes=fit.base,
+        cross_check_source=None,
+        cross_check_bytes_per_slot=None,
+        budget_bytes=budget,
+        reserve_bytes=0,
+        max_slots=int(budget // fit.per_slot) if fit.per_slot else None,
+        reported=Parts(),
+        source="blocks_in_use",
+        quality="engine_reported",
+        reason=fit.reason,
+    )
+
+
+# ------------------------------------------------------------------------------------- details
+
+
+def _whole(values: Values) -> Values:
+    """`values` with the sums over devices that no single probe gives."""
+    sums = {}
+    for part in ("used_bytes", "total_bytes", "reserved_bytes"):
+        if f"gpu.{part}" not in values:
+            each = [v for name, v in values.items() if _of_device(name, part)]
+            if each and None not in each:
+                sums[f"gpu.{part}"] = sum(v for v in each if v is not None)
+    return {**values, **sums}
+
+
+def _of_device(name: str, part: str) -> bool:
+    return name.startswith("gpu.") and name.endswith(f".{part}")
+
+
+def _number(values: Values | None, name: str) -> int | None:
+    value = None if values is None else values.get(name)
+    return None if value is None else int(value)
+
+
+def _extreme(choose: Callable[[list[int]], int], values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return choose(known) if known else None
+
+
+def _most(values: Iterable[int | None]) -> int | None:
+    return _extreme(max, values)
+
+
+def _least(values: Iterable[int | None]) -> int | None:
+    return _extreme(min, values)
