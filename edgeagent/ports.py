@@ -126,6 +126,22 @@ class Engine(Protocol):
         """End every process of the engine; safe to call twice or before any start."""
         ...
 
+    def pids(self) -> tuple[int, ...]:
+        """Every process of the engine that is starting or runs; empty otherwise and when attached.
+
+        May be called from any thread.
+        """
+        ...
+
+    def kill(self, why: str) -> None:
+        """SIGKILL every process of the engine at once, from any thread, without waiting.
+
+        From then on the server's `death` and a start under way (GuardError) say that the memory
+        guard did it, and `why`. `stop` is still needed. Does nothing when none runs or when
+        attached.
+        """
+        ...
+
 
 Readings: TypeAlias = tuple[Mapping[str, float | int | None], Mapping[str, str]]
 """Values by name, and why each None among them is one."""
@@ -143,6 +159,10 @@ class Probe(Protocol):
         self, pids: Sequence[int]
     ) -> tuple[Mapping[str, float | int | None], Mapping[str, str]]:
         """Values by name, and for each None the reason; `pids` is the engine's process tree."""
+        ...
+
+    def facts(self) -> Mapping[str, object]:
+        """What does not change while it reads: settings in words, names of devices, versions."""
         ...
 
     def close(self) -> None:

@@ -25,6 +25,10 @@ class FakeProbe:
         values = self._readings.pop(0) if len(self._readings) > 1 else self._readings[0]
         return values, {name: "not prepared" for name, value in values.items() if value is None}
 
+    def facts(self) -> Mapping[str, object]:
+        """Nothing: there is no device behind it."""
+        return {}
+
     def close(self) -> None:
         """Remember that it was closed."""
         self.closed = True

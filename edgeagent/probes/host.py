@@ -6,7 +6,11 @@ Everything comes from small files below /proc; reading (`HostProbe`) stands apar
 What the numbers mean: `host.used_bytes` is MemTotal - MemAvailable; weights that an engine maps
 from a file count as available there, which is why the engine's anonymous and mapped memory are
 given apart (`engine.anon_bytes`, `engine.mapped_bytes`). A page that two processes of the engine
-share is counted in both.
+share is counted in both. The kernel keeps these counters in a batch for each CPU and may be late by
+some hundred KiB a process; exact sums are `pss`'s business, which is too dear for every sample.
+
+Everything read here is in kB, whatever the size of a page is: /proc/PID/statm is a little cheaper,
+but counts pages, which are 4, 16 or 64 KiB, and does not tell anonymous from shared memory.
 """
 
 from __future__ import annotations
@@ -23,6 +27,19 @@ from edgeagent.ports import Readings
 KIB = 1024
 
 NO_ENGINE = "no engine of ours is running"
+ENGINE_ENDED = "the engine's processes have ended"
+
+
+def process_root(root: Path) -> Path:
+    """Return the folder that tells of processes, /proc of a tree or the live one.
+
+    A tree that recorded no process (no folder /proc/PID) stands for a box whose files differ, and
+    on which the real processes run: then it is the live /proc.
+    """
+    recorded = root / "proc"
+    if root == Path("/") or any(name.isdigit() for name in names_in(str(recorded))):
+        return recorded
+    return Path("/proc")
 
 
 class HostProbe:
@@ -30,14 +47,16 @@ class HostProbe:
 
     name = "host"
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    def __init__(self, root: Path = Path("/"), processes: Path | None = None) -> None:
         self._proc = str(root / "proc")
+        self._processes = str(processes or process_root(root))
+        self._zram = Zram(root)
 
     def read(self, pids: Sequence[int]) -> Readings:
         """Return the readings of now; a process that has just ended counts as ended."""
         values: dict[str, float | int | None] = {}
         absent: dict[str, str] = {}
-        for part, reasons in (self._host(), self._engine(pids), self._agent()):
+        for part, reasons in (self._host(), self._zram.read(), self._engine(pids), self._agent()):
             values.update(part)
             absent.update(reasons)
         return values, absent
@@ -45,35 +64,39 @@ class HostProbe:
     def close(self) -> None:
         """Nothing is held between readings."""
 
+    def facts(self) -> Mapping[str, object]:
+        """Return the size of a page, which tells a box with 16 or 64 KiB pages from another."""
+        return {"page_bytes": os.sysconf("SC_PAGE_SIZE")}
+
     def _host(self) -> Readings:
         try:
-            text = _read(f"{self._proc}/meminfo")
+            text = read_text(f"{self._proc}/meminfo")
         except OSError as error:
-            return _nothing(HOST_NAMES, f"/proc/meminfo could not be read: {error.strerror}")
+            return nothing(HOST_NAMES, f"/proc/meminfo could not be read: {error.strerror}")
         return host_readings(parse_meminfo(text))
 
     def _engine(self, pids: Sequence[int]) -> Readings:
         if not pids:
-            return _nothing(ENGINE_NAMES, NO_ENGINE)
+            return nothing(ENGINE_NAMES, NO_ENGINE)
         alive, refused = [], None
         for pid in pids:
             try:
-                alive.append(parse_status(_read(f"{self._proc}/{pid}/status")))
+                alive.append(parse_status(read_text(f"{self._processes}/{pid}/status")))
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it ended between being listed and being read
             except OSError as error:
                 refused = f"/proc/{pid}/status could not be read: {error.strerror}"
         if refused is not None:
-            return _nothing(ENGINE_NAMES, refused)
+            return nothing(ENGINE_NAMES, refused)
         if not alive:
-            return _nothing(ENGINE_NAMES, "the engine's processes have ended")
+            return nothing(ENGINE_NAMES, ENGINE_ENDED)
         return engine_readings(alive)
 
     def _agent(self) -> Readings:
         try:
-            rss_bytes = parse_status(_read(f"{self._proc}/self/status")).rss_bytes
+            rss_bytes = parse_status(read_text(f"{self._processes}/self/status")).rss_bytes
         except OSError as error:
-            values, absent = _nothing(
+            values, absent = nothing(
                 ("agent.rss_bytes",), f"/proc/self/status could not be read: {error.strerror}"
             )
         else:
@@ -81,11 +104,54 @@ class HostProbe:
         return {**values, "agent.cpu_s": time.process_time()}, absent
 
 
+class Zram:
+    """What compressed swap takes of the memory itself, over all of its devices.
+
+    Which devices there are is looked up every ten seconds; each of them is read at every sample.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._block = str(root / "sys/block")
+        self._devices: tuple[str, ...] | None = None
+        self._next_look_s = 0.0
+
+    def read(self) -> Readings:
+        """Return the bytes taken; 0 where no such device exists."""
+        now_s = time.monotonic()
+        if now_s >= self._next_look_s:
+            self._next_look_s = now_s + ZRAM_LOOK_S
+            self._devices = self._look()
+        if self._devices is None:
+            return nothing(("host.zram_bytes",), "/sys/block could not be read")
+        try:
+            taken_bytes = sum(parse_mm_stat(read_text(path)) for path in self._devices)
+        except OSError as error:
+            self._next_look_s = now_s  # it may have been switched off
+            return nothing(("host.zram_bytes",), f"zram could not be read: {error.strerror}")
+        except ValueError:
+            return nothing(("host.zram_bytes",), "zram's mm_stat is not of the known form")
+        return {"host.zram_bytes": taken_bytes}, {}
+
+    def _look(self) -> tuple[str, ...] | None:
+        try:
+            names = os.listdir(self._block)  # noqa: PTH208  # because a Path for each name costs more than the names
+        except OSError:
+            return None
+        return tuple(
+            f"{self._block}/{name}/mm_stat" for name in sorted(names) if name.startswith("zram")
+        )
+
+
 # ------------------------------------------------------------------------------------------ parsing
+
+ZRAM_LOOK_S = 10.0
+MOST_DIGITS = 20
+"""Of a number of 64 bits."""
 
 HOST_NAMES = (
     "host.total_bytes",
     "host.available_bytes",
+    "host.free_bytes",
     "host.used_bytes",
     "host.swap_used_bytes",
 )
@@ -108,16 +174,19 @@ class ProcessMemory:
 
 # These files are read at every sample, and searching for the few lines of interest takes a fifth
 # of the time that taking all lines apart does.
-_MEMINFO = re.compile(r"^(MemTotal|MemAvailable|SwapTotal|SwapFree):\s*([0-9]+) kB", re.MULTILINE)
-_STATUS = re.compile(r"^(VmRSS|RssAnon|RssFile|RssShmem):\s*([0-9]+) kB", re.MULTILINE)
+_MEMINFO = re.compile(
+    r"^(MemTotal|MemFree|MemAvailable|SwapTotal|SwapFree):\s*([0-9]{1,18}) kB", re.MULTILINE
+)
+_STATUS = re.compile(r"^(VmRSS|RssAnon|RssFile|RssShmem):\s*([0-9]{1,18}) kB", re.MULTILINE)
 
 
 def parse_meminfo(text: str) -> Mapping[str, int]:
     """Return what `host_readings` needs of /proc/meminfo, in bytes, as far as listed."""
-    return _bytes_of(_MEMINFO, text)
+    return bytes_of(_MEMINFO, text)
 
 
-def _bytes_of(pattern: re.Pattern[str], text: str) -> dict[str, int]:
+def bytes_of(pattern: re.Pattern[str], text: str) -> dict[str, int]:
+    """Return what a pattern of (name, kB) finds, in bytes."""
     return {name: int(kib) * KIB for name, kib in pattern.findall(text)}
 
 
@@ -127,11 +196,30 @@ def parse_status(text: str) -> ProcessMemory:
     Shared anonymous memory (RssShmem: CUDA and vLLM workers use it) is counted with the anonymous:
     both cannot be given back to the page cache.
     """
-    fields = _bytes_of(_STATUS, text)
+    fields = bytes_of(_STATUS, text)
     return ProcessMemory(
         rss_bytes=fields.get("VmRSS", 0),
         anon_bytes=fields.get("RssAnon", 0) + fields.get("RssShmem", 0),
         mapped_bytes=fields.get("RssFile", 0),
+    )
+
+
+def parse_mm_stat(text: str) -> int:
+    """Return the bytes that a zram device takes of the memory, its third field.
+
+    Raises ValueError for text of another form.
+    """
+    _, _, taken, *_ = text.split()
+    return int(taken)
+
+
+def whole_number(text: str) -> int | None:
+    """Return a count that the kernel wrote, or None for anything that it does not write."""
+    digits = text.strip()
+    return (
+        int(digits)
+        if digits.isascii() and digits.isdigit() and len(digits) <= MOST_DIGITS
+        else None
     )
 
 
@@ -142,6 +230,7 @@ def host_readings(meminfo: Mapping[str, int]) -> Readings:
     values = {
         "host.total_bytes": total,
         "host.available_bytes": available,
+        "host.free_bytes": meminfo.get("MemFree"),
         "host.used_bytes": _difference(total, available),
         "host.swap_used_bytes": _difference(swap_total, swap_free),
     }
@@ -165,12 +254,27 @@ def _difference(whole: int | None, part: int | None) -> int | None:
     return None if whole is None or part is None else whole - part
 
 
-def _nothing(names: Sequence[str], reason: str) -> Readings:
+def nothing(names: Sequence[str], reason: str) -> Readings:
+    """Return None under each name, for one reason."""
     return dict.fromkeys(names), dict.fromkeys(names, reason)
 
 
-def _read(path: str) -> str:
-    """Return the text of a small file in one read: /proc gives a consistent answer to one only."""
+# ------------------------------------------------------------------------------------------ reading
+
+
+def names_in(folder: str) -> list[str]:
+    """Return the names in a folder; none when it cannot be listed."""
+    try:
+        return os.listdir(folder)  # noqa: PTH208  # because a Path for each name costs more than the names
+    except OSError:
+        return []
+
+
+def read_text(path: str) -> str:
+    """Return the text of a small file in one read: /proc gives a consistent answer to one only.
+
+    Raises OSError.
+    """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(file, 1 << 16).decode("utf-8", "replace")

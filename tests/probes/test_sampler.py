@@ -26,6 +26,9 @@ class BrokenProbe:
     def read(self, pids: Sequence[int]) -> Readings:
         raise ZeroDivisionError("a bug of ours")
 
+    def facts(self) -> dict[str, object]:
+        return {}
+
     def close(self) -> None:
         pass
 
@@ -167,3 +170,18 @@ def test_every_probe_keeps_the_promises_of_the_port(make: type[Probe]) -> None:
     finally:
         probe.close()
         probe.close()
+
+
+def test_a_full_reading_asks_the_expensive_probes_too_and_says_its_phase() -> None:
+    kept: list[MemorySample] = []
+    dear = FakeProbe([{"dear": 7}], "dear")
+    sampler = Sampler([FakeProbe([{"a": 1}])], ManualClock(), kept.append, full=[dear])
+    sampler.mark("c", "load")
+    sampler.take(0)
+    sampler.take_full("loaded")
+    sampler.take(0)
+    assert [sample.values for sample in kept] == [{"a": 1}, {"a": 1, "dear": 7}, {"a": 1}]
+    assert [sample.phase for sample in kept] == ["load", "loaded", "load"]
+    assert {sample.cell_id for sample in kept} == {"c"}
+    sampler.stop()
+    assert dear.closed
