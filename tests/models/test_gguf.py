@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeagent.errors import UsageError
-from edgeagent.models.gguf import identify, read, shards
+from edgeagent.models.gguf import identify, read, read_model, shards
 
 Q4_0, Q8_0, F32 = 2, 8, 0
 
@@ -121,6 +121,26 @@ def test_a_missing_part_of_a_split_model_is_named(tmp_path: Path) -> None:
     put(tmp_path, WHOLE, "m-00002-of-00003.gguf")
     with pytest.raises(UsageError, match=r"m-00003-of-00003\.gguf is missing"):
         identify(first, None, a_hash)
+
+
+def test_any_part_of_a_split_model_stands_for_the_whole(tmp_path: Path) -> None:
+    put(tmp_path, WHOLE, "m-00001-of-00002.gguf")
+    second = put(tmp_path, gguf({}, TENSORS, bytes(96)), "m-00002-of-00002.gguf")
+    facts = read_model(second)
+    assert facts.architecture == "llama"
+    assert (facts.parameters, facts.tensor_types["Q4_0"]) == (144, 128)
+    assert facts.size_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
+
+
+def test_a_part_whose_name_does_not_say_so_is_refused(tmp_path: Path) -> None:
+    path = put(tmp_path, gguf({**METADATA, "split.count": Value("u16", 3)}), "m.gguf")
+    with pytest.raises(UsageError, match="one of 3 files"):
+        read_model(path)
+
+
+@pytest.mark.parametrize("name", ["m-00000-of-00000.gguf", "m-00003-of-00002.gguf"])
+def test_a_name_that_only_looks_like_a_part_is_a_whole_model(tmp_path: Path, name: str) -> None:
+    assert read_model(put(tmp_path, WHOLE, name)).parameters == 72
 
 
 def test_a_whole_model_is_its_only_part(tmp_path: Path) -> None:

@@ -1,0 +1,38 @@
+"""An amount of memory as people write it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgeagent.core.sizes import amount_bytes
+from edgeagent.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("8GiB", 8 << 30), ("8g", 8 << 30), ("8 GiB", 8 << 30), ("8GB", 8 * 10**9),
+        ("512MiB", 512 << 20), ("1.5GiB", 3 << 29), ("0", 0), ("1000", 1000), ("1000B", 1000),
+        (" 4k ", 4096), ("2TiB", 2 << 40),
+    ],
+)  # fmt: skip
+def test_amounts_have_units(text: str, expected: int) -> None:
+    assert amount_bytes(text, "--budget") == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "-1GiB", "8 apples", "8GiBs", "1e9", "0x10", "1.2.3G", "9" * 25, "٣GiB"]
+)
+def test_anything_else_is_refused_by_name(text: str) -> None:
+    with pytest.raises(UsageError, match="--budget"):
+        amount_bytes(text, "--budget")
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_an_amount_or_refused(text: str) -> None:
+    with suppress(UsageError):
+        assert amount_bytes(text, "--budget") >= 0
