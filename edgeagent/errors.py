@@ -25,6 +25,14 @@ class EngineError(EdgeAgentError):
     exit_status = 3
 
 
+class GuardError(EngineError):
+    """The memory guard ended the engine to save the box."""
+
+
+class DeviceMismatchError(EngineError):
+    """The engine runs, but not on the device that was asked for."""
+
+
 class UnreachableError(EdgeAgentError):
     """A server that somebody else runs (URL, broker, database) does not answer as it should."""
 

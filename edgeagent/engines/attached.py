@@ -159,6 +159,13 @@ class AttachedEngine:
             await self._rest.aclose()
             self._rest = None
 
+    def pids(self) -> tuple[int, ...]:
+        """None: somebody else's processes are not ours to watch."""
+        return ()
+
+    def kill(self, why: str) -> None:
+        """Nothing: somebody else's server is not ours to end."""
+
 
 def _differences(config: EngineConfig, facts: ServerFacts) -> list[str]:
     if facts.slots is not None and facts.slots < config.slots:

@@ -2,16 +2,19 @@
 
 A small process of its own between agent and engine. It starts the engine, waits for the agent's
 word on standard input, and ends every descendant when that word or the end of the pipe comes: the
-pipe also closes when the agent is killed, so no engine outlives us.
+pipe also closes when the agent is killed, so no engine outlives us. The words are `stop` (ask
+politely, then insist) and `kill` (insist at once; also while a stop is still polite).
 
-Run as `python -I -S -E keeper.py GRACE_SECONDS LOG -- COMMAND ...`; standard library only, since
-it stays in memory beside the measurement. It reports on standard output, a line each:
+Run as `python -I -S -E keeper.py GRACE_SECONDS LOG LEAF -- COMMAND ...`; LEAF is a cgroup that the
+engine moves itself into (cgroup_leaf.py), or empty. Standard library only, since it stays in
+memory beside the measurement. It reports on standard output, a line each:
 
     started PID
     exited STATUS        (a negative number is the signal that ended it)
 
 How nothing escapes: the keeper is a *subreaper*, so a descendant whose parent has died becomes our
-child, even one in a session of its own; ending is repeated until no child is left. Should the
+child, even one in a session of its own; ending is repeated until no child is left, and where there
+is a leaf the kernel ends all of it in one go. Should the
 keeper itself be killed, the kernel kills the engine's first process (PR_SET_PDEATHSIG), and the
 agent the rest of its group.
 """
@@ -48,17 +51,30 @@ def _say(line: str) -> None:
         os.write(1, (line + "\n").encode())
 
 
-def _become_engine(command: list[str], log: str, keeper: int) -> None:
+def _write(path: str, text: str) -> None:
+    """Write a small file of the kernel's; what it refuses is left as it is."""
+    try:
+        file = os.open(path, os.O_WRONLY)
+    except OSError:
+        return
+    try:
+        os.write(file, text.encode())
+    except OSError:
+        pass
+    finally:
+        os.close(file)
+
+
+def _become_engine(command: list[str], log: str, leaf: str, keeper: int) -> None:
     """In the child: a group of its own, tied to the keeper's life; never returns."""
     os.setsid()
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != keeper:
         os._exit(127)  # the keeper died before the tie was made
-    try:
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:  # noqa: PTH123  # because pathlib costs memory
-            score.write(_ENGINE_OOM_SCORE)
-    except OSError:
-        pass  # a container may forbid it; then the kernel chooses by size
+    # A container may forbid it; then the kernel chooses by size.
+    _write("/proc/self/oom_score_adj", _ENGINE_OOM_SCORE)
+    if leaf:
+        _write(f"{leaf}/cgroup.procs", "0")
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -108,10 +124,14 @@ def _wake(number: int, frame: object) -> None:
 
 
 class _Keeper:
-    def __init__(self, engine: int, grace_s: float) -> None:
+    def __init__(self, engine: int, grace_s: float, leaf: str) -> None:
         self._engine = engine
         self._grace_s = grace_s
+        self._leaf = leaf
         self._told = False
+        self._listening = True
+        """Whether the pipe is still open on the agent's side."""
+        self._insisting = False
         # A child's end wakes the wait at once: the agent must know while it still judges the cell.
         self._child_ended, write = os.pipe()
         os.set_blocking(write, False)
@@ -131,15 +151,23 @@ class _Keeper:
                 self._told = True
                 _say(f"exited {os.waitstatus_to_exitcode(status)}")
 
+    def _wait(self, seconds: float) -> bool:
+        """Wait for a word or a child's end; whether a word, or the pipe's end, has come."""
+        sources = [0, self._child_ended] if self._listening else [self._child_ended]
+        ready, _, _ = select.select(sources, [], [], seconds)
+        if self._child_ended in ready:
+            os.read(self._child_ended, 4096)
+        if 0 not in ready:
+            return False
+        words = os.read(0, 4096)
+        self._listening = bool(words)
+        self._insisting = self._insisting or b"kill" in words
+        return True
+
     def watch(self) -> None:
-        """Wait for the agent's word; `stop` or a closed pipe ends the wait."""
+        """Wait for the agent's word; `stop`, `kill` or a closed pipe ends the wait."""
         ended_at: float | None = None
-        while True:
-            ready, _, _ = select.select([0, self._child_ended], [], [], _LOOK_S)
-            if 0 in ready:
-                return
-            if ready:
-                os.read(self._child_ended, 4096)
+        while not self._wait(_LOOK_S):
             self.reap()
             if self._told and ended_at is None:
                 ended_at = time.monotonic()
@@ -148,20 +176,26 @@ class _Keeper:
                 return
 
     def end_all(self) -> None:
-        """Ask politely, then insist, until no descendant is left."""
-        _signal_all(signal.SIGTERM)
+        """Ask politely unless told to kill, then insist, until no descendant is left."""
+        if not self._insisting:
+            _signal_all(signal.SIGTERM)
         deadline = time.monotonic() + self._grace_s
-        while self.reap() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        while self.reap() and not self._insisting and time.monotonic() < deadline:
+            self._wait(0.02)
         insist_until = time.monotonic() + 30.0
         while self.reap() and time.monotonic() < insist_until:
+            if self._leaf:
+                _write(f"{self._leaf}/cgroup.kill", "1")
             _signal_all(signal.SIGKILL)
-            time.sleep(0.02)
+            self._wait(0.02)
+        if self._leaf:
+            with contextlib.suppress(OSError):
+                os.rmdir(self._leaf)  # noqa: PTH106  # because pathlib costs memory
 
 
 def main(arguments: list[str]) -> int:
     """Keep one engine; returns when nothing of it is left."""
-    grace_s, log, command = float(arguments[0]), arguments[1], arguments[3:]
+    log, leaf, command = arguments[1], arguments[2], arguments[4:]
     for name in _IGNORED:
         signal.signal(name, signal.SIG_IGN)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -170,9 +204,9 @@ def main(arguments: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)
     engine = os.fork()
     if engine == 0:
-        _become_engine(command, log, keeper)
+        _become_engine(command, log, leaf, keeper)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _IGNORED)
-    own = _Keeper(engine, grace_s)
+    own = _Keeper(engine, float(arguments[0]), leaf)
     _say(f"started {engine}")
     own.watch()
     own.end_all()

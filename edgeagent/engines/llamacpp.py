@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
+from edgeagent.core.device import device_contradiction
 from edgeagent.core.model import (
     EngineConfig,
     EngineIdentity,
@@ -29,9 +30,16 @@ from edgeagent.core.model import (
 )
 from edgeagent.engines import wire
 from edgeagent.engines.flags import CONSERVATIVE, KnownFlags, choose_flags, parse_help
+from edgeagent.engines.llama_log import with_log
 from edgeagent.engines.process import EngineProcess, free_port, scrubbed
 from edgeagent.engines.rest import Rest
-from edgeagent.errors import EngineError, UnreachableError, UsageError
+from edgeagent.errors import (
+    DeviceMismatchError,
+    EngineError,
+    GuardError,
+    UnreachableError,
+    UsageError,
+)
 from edgeagent.ports import Ask, HttpRequest
 
 _ASK_BINARY_S = 20.0
@@ -196,38 +204,6 @@ async def facts_of(rest: Rest) -> ServerFacts:
     )
 
 
-_LOG_FACTS = {
-    "kv_unified": re.compile(r"kv_unified += '?(\w+)'?"),
-    "kv_buffer_mib": re.compile(r"KV buffer size = +([\d.]+) MiB"),
-    "compute_buffer_mib": re.compile(r"compute buffer size = +([\d.]+) MiB"),
-    "output_buffer_mib": re.compile(r"output buffer size = +([\d.]+) MiB"),
-    "model_buffer_mib": re.compile(r"model buffer size = +([\d.]+) MiB"),
-}
-_OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
-_MODEL_BUFFER = re.compile(r"(\S+) model buffer size = ")
-_HOST_BUFFER = re.compile(r"CPU|AMX|\w*_Host$")
-
-
-def with_log(facts: ServerFacts, log: str) -> ServerFacts:
-    """`facts` and what the start's log adds: buffer sizes (MiB, summed over devices), offload."""
-    details = dict(facts.details)
-    for name, pattern in _LOG_FACTS.items():
-        found = pattern.findall(log)
-        if not found:
-            continue
-        details[name] = found[-1] if name == "kv_unified" else round(sum(map(float, found)), 2)
-    offload = _OFFLOADED.findall(log)
-    if not offload:
-        return replace(facts, details=details)
-    layers, total = (int(number) for number in offload[-1])
-    buffers = set(_MODEL_BUFFER.findall(log))
-    if buffers and all(_HOST_BUFFER.match(name) for name in buffers):
-        # With `-ngl all` it says "offloaded 31/31 layers to GPU" on a box that has no GPU, too;
-        # where the weights lie is the truth (seen: b10434, only `CPU` and `AMX` buffers).
-        layers = 0
-    return replace(facts, offloaded_layers=layers, total_layers=total, details=details)
-
-
 class LlamaCppEngine:
     """Starts llama-server for one engine of the sweep."""
 
@@ -245,6 +221,8 @@ class LlamaCppEngine:
         self._process: EngineProcess | None = None
         self._rest: Rest | None = None
         self._slot_folder: Path | None = None
+        self._killed: str | None = None
+        """Why the guard has ended the present start or launch."""
 
     # ------------------------------------------------------------------ before any start
 
@@ -276,6 +254,7 @@ class LlamaCppEngine:
 
     async def start(self, config: EngineConfig, log: Path, timeout_s: float) -> LlamaCppServer:
         """Start and wait until ready. Raises EngineError in the engine's own words."""
+        self._killed = None
         for attempt in range(_PORT_TRIES):
             try:
                 return await self._start_once(config, log, timeout_s)
@@ -301,22 +280,18 @@ class LlamaCppEngine:
             argv += ["--slot-save-path", f"{self._slot_folder}/"]
         begun = time.monotonic()
         self._process = await EngineProcess.start("llama-server", argv, self._environment, log)
+        if self._killed is not None:  # while it was being made
+            self._process.kill(self._killed)
         self._rest = Rest(f"http://127.0.0.1:{port}", timeout_s=60)
         await self._ready(self._process, self._rest, timeout_s)
         ready_s = time.monotonic() - begun
-        facts = with_log(await facts_of(self._rest), self._process.log_head())
-        facts = replace(
-            facts,
-            prefix_cache=config.prefix_cache == "on",
-            details={**facts.details, "flag_notes": list(choice.notes)},
-        )
+        facts = await self._facts(config, self._process, self._rest, choice.notes)
         return LlamaCppServer(self._rest, believed(config, facts), self._process, argv, ready_s)
 
     async def _ready(self, process: EngineProcess, rest: Rest, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            if (death := process.death()) is not None:
-                raise EngineError(f"{death}: correct that and start again")
+            _raise_death(process)
             try:
                 if (await rest.get("/health")).status == 200:  # noqa: PLR2004  # because HTTP's OK
                     return
@@ -327,6 +302,22 @@ class LlamaCppEngine:
             f"llama-server was not ready after {timeout_s:.0f} s; see its log, or give it more "
             "time with --start-timeout"
         )
+
+    async def _facts(
+        self, config: EngineConfig, process: EngineProcess, rest: Rest, notes: Sequence[str]
+    ) -> ServerFacts:
+        try:
+            facts = await facts_of(rest)
+        except UnreachableError:
+            _raise_death(process)
+            raise
+        facts = with_log(facts, process.log_head())
+        details = {
+            **facts.details,
+            "flag_notes": list(notes),
+            "cgroup": process.isolation(),
+        }
+        return replace(facts, prefix_cache=config.prefix_cache == "on", details=details)
 
     async def stop(self) -> None:
         """End every process of the engine."""
@@ -340,25 +331,46 @@ class LlamaCppEngine:
             shutil.rmtree(self._slot_folder, ignore_errors=True)
             self._slot_folder = None
 
+    def pids(self) -> tuple[int, ...]:
+        """Every living process of the engine that is starting or runs."""
+        process = self._process
+        return process.pids() if process else ()
+
+    def kill(self, why: str) -> None:
+        """SIGKILL all of it from any thread; a start under way ends with GuardError."""
+        self._killed = why
+        process = self._process
+        if process is not None:
+            process.kill(why)
+
+
+def _raise_death(process: EngineProcess) -> None:
+    """Raises EngineError when it has died, GuardError when the guard did it."""
+    death = process.death()
+    if death is None:
+        return
+    if process.guarded:
+        raise GuardError(f"{death}: give it less context, fewer slots or a smaller model")
+    raise EngineError(f"{death}: correct that and start again")
+
 
 def believed(config: EngineConfig, facts: ServerFacts) -> ServerFacts:
     """`facts` with what differs from what was asked; EngineError when that forbids measuring.
 
-    Fewer slots or a smaller context would measure another question; so would a model on the CPU
-    when the GPU was asked for.
+    Fewer slots or a smaller context would measure another question; so would a model on another
+    device than the one that was asked for (DeviceMismatchError).
     """
+    _refuse_other_device(config, facts)
     differences: list[str] = []
     if facts.slots is not None and facts.slots != config.slots:
         differences.append(f"asked for {config.slots} slots, it has {facts.slots}")
     context = facts.context_per_slot
     if context is not None and context < config.context_per_slot:
         differences.append(f"asked for {config.context_per_slot} tokens per slot, it has {context}")
-    if config.device == "gpu" and not facts.offloaded_layers:
-        differences.append("asked for the GPU, no layer was offloaded to one")
     if differences:
         raise EngineError(
             f"llama-server does not run as asked ({'; '.join(differences)}): "
-            "correct --slots, --context, --device or the engine's own arguments"
+            "correct --slots, --context or the engine's own arguments"
         )
     if config.speculation != "off" and facts.speculative is False:
         differences.append(f"asked for speculation {config.speculation}, it does not speculate")
@@ -368,6 +380,20 @@ def believed(config: EngineConfig, facts: ServerFacts) -> ServerFacts:
     if facts.details.get("kv_unified") in ("true", "1"):
         differences.append("slots share one pool (unified cache), so a slot's cost is not its own")
     return replace(facts, details={**facts.details, "differences": differences})
+
+
+def _refuse_other_device(config: EngineConfig, facts: ServerFacts) -> None:
+    found = device_contradiction(config.device, None, facts.offloaded_layers)
+    if config.device == "gpu" and (saying := facts.details.get("no_gpu")):
+        found = f'the GPU was asked for and its log says "{saying}"'
+    elif config.device == "gpu" and facts.offloaded_layers is None:
+        found = "the GPU was asked for and its log does not say that any layer is on one"
+    if found is not None:
+        raise DeviceMismatchError(
+            f"device_mismatch: llama-server is up, but {found}: check the driver, that this user "
+            "may open the GPU's devices (groups video and render) and that the build has a GPU "
+            "backend, or correct --device"
+        )
 
 
 # ------------------------------------------------------------------------------- the program

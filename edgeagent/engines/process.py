@@ -13,11 +13,14 @@ import re
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from edgeagent.engines.cgroup_leaf import Leaf, make_leaf
 from edgeagent.errors import EngineError
 
 GRACE_S = 5.0
@@ -95,18 +98,81 @@ def _clipped(text: str) -> str:
     return text if len(text) <= _SENTENCE else text[: _SENTENCE - 1] + "…"
 
 
+class _Words:
+    """The pipe to a keeper; a word may be said from any thread, and after the end of either side.
+
+    A pipe of our own: asyncio's may be written to from the event loop only, and a bare file number
+    could belong to another file once the pipe is closed.
+    """
+
+    def __init__(self) -> None:
+        self.keepers_end, self._ours = os.pipe()
+        os.set_blocking(self._ours, False)
+        self._lock = threading.Lock()
+        self._open = True
+
+    def say(self, word: str) -> None:
+        with self._lock, contextlib.suppress(OSError):  # the keeper may have ended already
+            if self._open:
+                os.write(self._ours, f"{word}\n".encode())
+
+    def close(self) -> None:
+        with self._lock:
+            if self._open:
+                self._open = False
+                os.close(self._ours)
+
+
+@dataclass(frozen=True)
+class _Log:
+    """What one start has written: its file's part from `start` on."""
+
+    path: Path
+    start: int
+
+    @classmethod
+    def ready(cls, path: Path) -> _Log:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return cls(path, path.stat().st_size if path.exists() else 0)
+
+    def head(self, limit: int) -> str:
+        try:
+            with self.path.open("rb") as log:
+                log.seek(self.start)
+                return log.read(limit).decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def tail(self, limit: int) -> str:
+        try:
+            with self.path.open("rb") as log:
+                end = log.seek(0, os.SEEK_END)
+                log.seek(max(self.start, end - limit))
+                return log.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+
 class EngineProcess:
     """One engine under its keeper. Make it with `start`."""
 
     def __init__(
-        self, name: str, keeper: asyncio.subprocess.Process, pid: int, log: Path, log_start: int
+        self,
+        name: str,
+        keeper: asyncio.subprocess.Process,
+        words: _Words,
+        leaf: Leaf,
+        pid: int,
+        log: _Log,
     ) -> None:
         self.pid = pid
         self._name = name
         self._keeper = keeper
+        self._words = words
+        self._leaf = leaf
         self._log = log
-        self._log_start = log_start
         self._status: int | None = None
+        self._killed: str | None = None
         self._stopping = False
         self._tree: tuple[int, ...] = ()
         self._looked_at = 0.0
@@ -117,28 +183,43 @@ class EngineProcess:
         cls, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path
     ) -> EngineProcess:
         """Start `command`, its output appended to `log`. Raises EngineError."""
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log_start = log.stat().st_size if log.exists() else 0
-        keeper = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-I",
-            "-S",
-            "-E",
-            str(_KEEPER),
-            str(GRACE_S),
-            str(log),
-            "--",
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=dict(environment),
-            start_new_session=True,
-        )
+        kept = _Log.ready(log)
+        leaf = make_leaf(os.environ)
+        words = _Words()
+        try:
+            keeper = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-I",
+                "-S",
+                "-E",
+                str(_KEEPER),
+                str(GRACE_S),
+                str(log),
+                str(leaf.folder or ""),
+                "--",
+                *command,
+                stdin=words.keepers_end,
+                stdout=asyncio.subprocess.PIPE,
+                env=dict(environment),
+                start_new_session=True,
+            )
+        except BaseException:
+            words.close()
+            leaf.remove()
+            raise
+        finally:
+            os.close(words.keepers_end)
         assert keeper.stdout is not None  # noqa: S101  # because it was asked for as a pipe
-        line = await keeper.stdout.readline()
+        try:
+            line = await keeper.stdout.readline()
+        except BaseException:
+            words.close()  # cancelled: the keeper ends by itself, and takes all along
+            raise
         if not line.startswith(b"started "):
+            words.close()
+            leaf.remove()
             raise EngineError(f"{name} could not be started: its keeper ended at once")
-        return cls(name, keeper, int(line.split()[1]), log, log_start)
+        return cls(name, keeper, words, leaf, int(line.split()[1]), kept)
 
     async def _listen(self) -> None:
         assert self._keeper.stdout is not None  # noqa: S101  # because it was asked for as a pipe
@@ -172,29 +253,42 @@ class EngineProcess:
         return tuple(child.pid for child in tree)
 
     def death(self) -> str | None:
-        """None while it lives; else one sentence."""
+        """None while it lives; else one sentence, the guard's own if that was asked to end it."""
+        if self._killed is not None:
+            return f"{self._name} was ended by the memory guard: {self._killed}"
         if self._status is None:
             return None
         return f"{self._name} {ended(self._status)}{self._quoted_log()}"
 
+    @property
+    def guarded(self) -> bool:
+        """Whether the memory guard ended it."""
+        return self._killed is not None
+
+    def kill(self, why: str) -> None:
+        """SIGKILL all of it, from any thread, without waiting; `why` is kept for `death`.
+
+        Three ways at once, because the box is about to collapse: the kernel's (cgroup.kill), ours
+        (its process group), and the keeper, who repeats it until nothing is left. One that has
+        ended by itself keeps its own death.
+        """
+        if self._status is None:
+            self._killed = self._killed or why
+            self._leaf.kill()
+            self._kill_group()
+        self._words.say("kill")
+
+    def isolation(self) -> Mapping[str, object]:
+        """Its cgroup, or why it has none of its own; true once it answers."""
+        return self._leaf.details(self.pid)
+
     def log_text(self) -> str:
         """What this start has written so far, the last part of it if it is long."""
-        try:
-            with self._log.open("rb") as log:
-                end = log.seek(0, os.SEEK_END)
-                log.seek(max(self._log_start, end - _LAST_WORDS_BYTES))
-                return log.read().decode("utf-8", "replace")
-        except OSError:
-            return ""
+        return self._log.tail(_LAST_WORDS_BYTES)
 
     def log_head(self, limit: int = 1 << 20) -> str:
         """The first `limit` bytes of what this start has written."""
-        try:
-            with self._log.open("rb") as log:
-                log.seek(self._log_start)
-                return log.read(limit).decode("utf-8", "replace")
-        except OSError:
-            return ""
+        return self._log.head(limit)
 
     def _quoted_log(self) -> str:
         words = last_words(self.log_text())
@@ -206,19 +300,17 @@ class EngineProcess:
             await self._keeper.wait()
             return
         self._stopping = True
-        if self._keeper.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._keeper.stdin.write(b"stop\n")
-                await self._keeper.stdin.drain()
-            self._keeper.stdin.close()
+        self._words.say("stop")
         try:
             await asyncio.wait_for(self._keeper.wait(), GRACE_S + 40.0)
         except asyncio.TimeoutError:
             self._kill_group()
             self._keeper.kill()
             await self._keeper.wait()
+        self._words.close()
         await self._reader
         self._kill_group()
+        self._leaf.remove()
 
     def _kill_group(self) -> None:
         """The engine's own group: empty unless the keeper was killed before its work was done."""

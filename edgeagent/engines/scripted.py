@@ -7,8 +7,8 @@ sent (`--stamps FILE`, one line a request), so that a client's own stamps can be
     python -m edgeagent.engines.scripted --port 0 -np 4 -c 16384 --ttft-ms 100 --itl-ms 20
 
 In a test: `async with ScriptedServer(Script(slots=2)) as server: ... server.url`.
-The rules of slots and cache are in scripted_slots.py, those of streams in scripted_stream.py, and
-how HTTP is spoken in scripted_line.py.
+The rules of slots and cache are in scripted_slots.py, those of streams in scripted_stream.py, what
+memory it takes in scripted_memory.py, and how HTTP is spoken in scripted_line.py.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from types import TracebackType
 from typing import IO, NoReturn
 
 from edgeagent.engines.scripted_line import Line
+from edgeagent.engines.scripted_memory import MOST_GROWTH_BYTES, Memory, MemoryScript, spawn
 from edgeagent.engines.scripted_slots import Slot, Slots, common_prefix, tokenize
 from edgeagent.engines.scripted_stream import (
     FINGERPRINT,
@@ -80,6 +81,7 @@ class Script:
     """Answers on one connection before it is closed."""
     idle_s: float = 5.0
     """How long a connection may wait for its next request."""
+    memory: MemoryScript = field(default_factory=MemoryScript)
 
 
 class ScriptedServer:
@@ -99,6 +101,7 @@ class ScriptedServer:
 
     async def __aenter__(self) -> ScriptedServer:
         script = self._script
+        self._memory = Memory(script.memory, script.slots)
         family = socket.AF_INET6 if ":" in script.host else socket.AF_INET
         listener = socket.create_server((script.host, script.port), family=family, backlog=256)
         listener.setblocking(False)
@@ -106,13 +109,20 @@ class ScriptedServer:
         self._start(self._accept(listener))
         if script.stamps is not None:
             self._stamps = script.stamps.open("a", encoding="utf-8", buffering=1)
-        self._loading = script.load_s > 0
-        if self._loading:
+        growing = script.memory.growth_bytes_per_s > 0
+        self._loading = growing or script.load_s > 0
+        if growing:
+            self._start(self._grow())  # it starts until it is ended
+        elif self._loading:
             asyncio.get_running_loop().call_later(script.load_s, self._loaded)
         return self
 
     def _loaded(self) -> None:
         self._loading = False
+
+    async def _grow(self) -> None:
+        for wait_s in self._memory.grow():
+            await asyncio.sleep(wait_s)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -281,6 +291,7 @@ class ScriptedServer:
         # Generation ends where the slot's context does.
         ask = replace(ask, max_tokens=min(ask.max_tokens, per_slot - len(ask.prompt)))
         slot = await self._slots.acquire(ask.prompt, ask.slot, line.alive)
+        self._memory.request(slot.id)
         served = Served(self._cached(slot, ask), draft=script.speculative)
         try:
             if ask.stream:
@@ -414,6 +425,14 @@ _TAKEN = (
     ("--fault WORDS", "what goes wrong: see edgeagent/engines/scripted_stream.py"),
     ("--fault-every N", "with every N-th request (default: 1)"),
     ("--stamps FNAME", "append the true times of every request to this file"),
+    ("--map-bytes N", "map a file of N bytes and read all of it"),
+    ("--slot-bytes N", "take N bytes a slot"),
+    ("--compute-bytes N", "take N bytes a slot with its first request, and keep them"),
+    ("--growth-bytes-per-s N", "never get ready, and take more and more memory instead"),
+    ("--growth-limit-bytes N", "but no more than this (default and most: 1 GiB)"),
+    ("--children N", "start N children (64 at most)"),
+    ("--deserter", "leave a grandchild in a session of its own that ignores SIGTERM"),
+    ("--log-device NAME", "report buffers on this device: CPU, CUDA0, none"),
 )
 _IGNORED = (
     ("--slots", "accepted, always on"),
@@ -463,7 +482,8 @@ def _parser() -> _Parser:
 
 def script_of(arguments: Sequence[str]) -> Script:
     """The script that a command line asks for; ends the process when it is not understood."""
-    args = _parser().parse_args(arguments)
+    parser = _parser()
+    args = parser.parse_args(arguments)
     absent = {name for name, flag in _OPTIONAL.items() if not getattr(args, _attribute(flag))}
     tempo = Tempo(
         ttft_s=float(args.ttft_ms or 100) / 1e3,
@@ -471,10 +491,14 @@ def script_of(arguments: Sequence[str]) -> Script:
         tokens_per_event=int(args.tokens_per_event or 1),
         prefill_scaled=args.prefill_scaled,
     )
+    slots = int(args.parallel or 4)
+    memory = _memory_of(args)
+    if (excess := memory.excess(slots)) is not None:
+        parser.error(excess)
     return Script(
         host=args.host or "127.0.0.1",
         port=int(args.port or 8080) if args.port != "0" else 0,
-        slots=int(args.parallel or 4),
+        slots=slots,
         context=int(args.ctx_size or 16_384),
         load_s=float(args.load_s or 0),
         tempo=tempo,
@@ -485,6 +509,20 @@ def script_of(arguments: Sequence[str]) -> Script:
         speculative=args.spec_type not in (None, "none"),
         cache_prompt=not args.no_cache_prompt,
         absent=frozenset(absent),
+        memory=memory,
+    )
+
+
+def _memory_of(args: argparse.Namespace) -> MemoryScript:
+    return MemoryScript(
+        map_bytes=int(args.map_bytes or 0),
+        slot_bytes=int(args.slot_bytes or 0),
+        compute_bytes=int(args.compute_bytes or 0),
+        growth_bytes_per_s=int(args.growth_bytes_per_s or 0),
+        growth_limit_bytes=int(args.growth_limit_bytes or MOST_GROWTH_BYTES),
+        children=int(args.children or 0),
+        deserter=args.deserter,
+        device=args.log_device,
     )
 
 
@@ -497,12 +535,16 @@ async def _run(script: Script) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
+    for line in script.memory.log_lines(script.slots):
+        sys.stderr.write(f"0.00.000.000 I {line}\n")
+    sys.stderr.flush()  # whoever sees it ready must find these in its log
     try:
         async with ScriptedServer(script, may_die=True) as server:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ended.wait(), script.load_s or 0.001)
             if not ended.is_set():
-                _log_ready(script, server.url)
+                if not script.memory.growth_bytes_per_s:
+                    _log_ready(script, server.url)
                 await ended.wait()
     except OSError:
         _log(f"couldn't bind HTTP server socket, hostname: {script.host}, port: {script.port}")
@@ -533,7 +575,9 @@ def main(arguments: Sequence[str]) -> int:
     if "--version" in arguments:
         sys.stderr.write("version: 0.0.0-scripted (build 0, commit scripted)\n")
         return 0
-    return asyncio.run(_run(script_of(arguments)))
+    script = script_of(arguments)
+    spawn(script.memory)
+    return asyncio.run(_run(script))
 
 
 if __name__ == "__main__":

@@ -209,6 +209,8 @@ async def test_attaching_leaves_the_server_alone() -> None:
         assert (server.argv, server.pids(), server.ready_s, server.death()) == ((), (), None, None)
         assert server.facts.details["differences"] == []
         assert await server.tokenize("pump running")
+        engine.kill("no room")
+        assert (engine.pids(), server.death()) == ((), None)
         await engine.stop()
         await engine.stop()
         assert (await found(url))[0] == "llamacpp"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from engine_places import MODEL, SERVER, eventually, exists, living, llama, plac
 
 from edgeagent.core.model import EngineConfig, EngineSpec
 from edgeagent.engines.fake import FakeEngine
+from edgeagent.errors import GuardError
 from edgeagent.ports import Ask, Engine, Prompt, Server
 
 pytestmark = pytest.mark.anyio
@@ -209,6 +211,54 @@ async def test_a_killed_engine_tells_of_its_death(bench: Bench) -> None:
     assert "was ended by SIGKILL" in death
     assert "\n" not in death
     assert server.pids() == ()
+
+
+async def test_an_engine_that_does_not_run_has_no_processes_and_cannot_be_killed(
+    bench: Bench,
+) -> None:
+    assert bench.engine.pids() == ()
+    bench.engine.kill("nothing is there")
+    server = await started(bench)
+    assert server.death() is None
+    assert bench.engine.pids() == server.pids() != ()
+    await bench.engine.stop()
+    assert bench.engine.pids() == ()
+    bench.engine.kill("nothing is there any more")
+
+
+async def test_an_engine_killed_by_the_guard_says_so(bench: Bench) -> None:
+    server = await started(bench)
+    pids = server.pids()
+    await asyncio.to_thread(bench.engine.kill, "1.40 GiB of memory was available")
+    assert server.death() == (
+        "llama-server was ended by the memory guard: 1.40 GiB of memory was available"
+    )
+    assert await eventually(lambda: not any(living(pid) for pid in pids))
+    await bench.engine.stop()
+    again = await started(bench)
+    assert again.death() is None
+
+
+async def test_a_start_that_the_guard_ends_fails_at_once(bench: Bench) -> None:
+    starting = asyncio.ensure_future(started(bench))
+    assert await eventually(bench.engine.pids)
+    pids = bench.engine.pids()
+    bench.engine.kill("1.40 GiB of memory was available")
+    with pytest.raises(GuardError, match=r"ended by the memory guard: 1\.40 GiB") as caught:
+        await starting
+    assert caught.value.exit_status == 3
+    assert "\n" not in str(caught.value)
+    assert await eventually(lambda: not any(living(pid) for pid in pids))
+    assert bench.engine.pids() == ()
+
+
+async def test_a_kill_before_the_first_process_of_a_start_is_not_lost(bench: Bench) -> None:
+    starting = asyncio.ensure_future(started(bench))
+    await asyncio.sleep(0)  # it has begun, and waits for its keeper
+    bench.engine.kill("no room")
+    with pytest.raises(GuardError, match="no room"):
+        await starting
+    assert bench.engine.pids() == ()
 
 
 async def test_it_starts_again_after_its_death(bench: Bench) -> None:

@@ -7,6 +7,8 @@ import contextlib
 import os
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -15,7 +17,7 @@ from engine_places import eventually, exists, living
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeagent.engines.process import EngineProcess, ended, last_words, scrubbed
+from edgeagent.engines.process import GRACE_S, EngineProcess, ended, last_words, scrubbed
 
 pytestmark = pytest.mark.anyio
 
@@ -279,6 +281,133 @@ async def test_a_cancelled_stop_can_be_asked_again(tmp_path: Path) -> None:
         await first
     await process.stop()
     assert not exists(process.pid)
+
+
+# --------------------------------------------------------------------------- ended by the guard
+
+BOMB = """
+import os, sys, time
+# Every process forks twice until there are 64 in all; each notes itself and sleeps.
+def bomb(depth):
+    with open(os.path.join(sys.argv[1], str(os.getpid())), "w"):
+        pass
+    for _ in range(2 if depth < 5 else 0):
+        if os.fork() == 0:
+            if depth == 3:
+                os.setsid()
+            bomb(depth + 1)
+    time.sleep(600)
+bomb(0)
+"""
+BOMBS = 63  # 1 + 2 + 4 + 8 + 16 + 32
+
+
+async def noted(folder: Path, count: int) -> list[int]:
+    assert await eventually(lambda: len(list(folder.iterdir())) == count)
+    return [int(path.name) for path in folder.iterdir()]
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+async def test_of_a_fork_bomb_nothing_is_left(tmp_path: Path, how: str) -> None:
+    folder = tmp_path / "pids"
+    folder.mkdir()
+    process = await start(log_of(tmp_path), sys.executable, "-c", BOMB, str(folder))
+    try:
+        pids = await noted(folder, BOMBS)
+    finally:
+        if how == "kill":
+            process.kill("the test says so")
+        else:
+            await process.stop()
+    assert await eventually(lambda: not any(living(pid) for pid in pids))
+    await process.stop()
+    assert not any(exists(pid) for pid in pids)
+
+
+async def test_a_killed_engine_ends_at_once_and_says_that_the_guard_did_it(tmp_path: Path) -> None:
+    note = tmp_path / "grandchild"
+    process = await start(log_of(tmp_path), sys.executable, "-c", STUBBORN, str(note))
+    stubborn = int(await written(note))
+    assert process.death() is None
+    process.kill("1.40 GiB of memory was available")
+    assert process.death() == (
+        "engine was ended by the memory guard: 1.40 GiB of memory was available"
+    )
+    assert process.guarded
+    # No grace: neither the engine nor its deaf helper is asked first.
+    assert await eventually(lambda: not living(process.pid) and not living(stubborn))
+    assert await eventually(lambda: process.status == -signal.SIGKILL)
+    await process.stop()
+    assert "memory guard" in (process.death() or "")
+    assert process.pids() == ()
+
+
+def gone_meanwhile(pid: int) -> bool:
+    """Whether it ends while nothing else runs in this process."""
+    deadline = time.monotonic() + 20
+    while living(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not living(pid)
+
+
+async def test_a_kill_from_another_thread_needs_no_event_loop(tmp_path: Path) -> None:
+    note = tmp_path / "grandchild"
+    process = await start(log_of(tmp_path), sys.executable, "-c", STUBBORN, str(note))
+    stubborn = int(await written(note))
+    thread = threading.Thread(target=process.kill, args=("the test says so",))
+    thread.start()
+    # The loop stands still here, as it may when the box is short of memory.
+    thread.join()
+    assert gone_meanwhile(stubborn)
+    await process.stop()
+
+
+async def test_a_kill_does_not_wait_for_a_stop_that_is_still_polite(tmp_path: Path) -> None:
+    note = tmp_path / "grandchild"
+    process = await start(log_of(tmp_path), sys.executable, "-c", STUBBORN, str(note))
+    stubborn = int(await written(note))
+    stopping = asyncio.ensure_future(process.stop())
+    await asyncio.sleep(0.05)
+    begun = time.monotonic()
+    process.kill("the test says so")
+    await stopping
+    # Of the five seconds that the deaf one would have been given.
+    assert time.monotonic() - begun < GRACE_S
+    assert not living(stubborn)
+
+
+async def test_an_engine_that_had_ended_by_itself_keeps_its_own_death(tmp_path: Path) -> None:
+    process = await start(log_of(tmp_path), "sh", "-c", "echo no room; exit 9")
+    assert await eventually(lambda: process.status is not None)
+    process.kill("too late")
+    assert process.death() == 'engine ended with exit status 9; its last words were "no room"'
+    assert not process.guarded
+    await process.stop()
+    process.kill("far too late")
+    assert not process.guarded
+
+
+async def test_killing_twice_keeps_the_first_reason(tmp_path: Path) -> None:
+    process = await start(log_of(tmp_path), *SLEEPER)
+    process.kill("first")
+    process.kill("second")
+    assert process.death() == "engine was ended by the memory guard: first"
+    await process.stop()
+
+
+async def test_no_file_of_a_start_stays_open(tmp_path: Path) -> None:
+    def files() -> set[str]:
+        return {f.name for f in Path("/proc/self/fd").iterdir()}
+
+    async def once() -> None:
+        process = await start(log_of(tmp_path), *SLEEPER)
+        process.kill("the test says so")
+        await process.stop()
+
+    await once()  # what asyncio opens for good
+    before = files()
+    await once()
+    assert files() == before
 
 
 def test_the_environment_loses_what_would_steer_the_engine() -> None:

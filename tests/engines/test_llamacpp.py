@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from engine_places import MODEL, SERVER, llama, no_hash, place, real_config, weights
@@ -15,9 +16,10 @@ from engine_places import MODEL, SERVER, llama, no_hash, place, real_config, wei
 from edgeagent.core.model import EngineConfig, EngineSpec, ServerFacts
 from edgeagent.engines import llamacpp
 from edgeagent.engines.fake import COMMAND, FakeEngine
-from edgeagent.engines.llamacpp import LlamaCppEngine, believed, find_program, with_log
+from edgeagent.engines.llama_log import with_log
+from edgeagent.engines.llamacpp import LlamaCppEngine, believed, find_program
 from edgeagent.engines.process import last_words
-from edgeagent.errors import EngineError, UsageError
+from edgeagent.errors import DeviceMismatchError, EngineError, UsageError
 from edgeagent.ports import Ask, Prompt
 
 SPEC = EngineSpec("e", "llamacpp", ("llama-server",), "m.gguf")
@@ -79,49 +81,6 @@ def test_the_cause_is_quoted_not_the_line_after_it(log: str, cause: str) -> None
     assert (last_words(log) or "").startswith(cause)
 
 
-# ------------------------------------------------------------------------- what its log adds
-
-CPU_ONLY = """\
-0.00.079.623 I load_tensors: offloaded 31/31 layers to GPU
-0.00.079.627 I load_tensors:          AMX model buffer size =    95.34 MiB
-0.00.079.627 I load_tensors:          CPU model buffer size =    28.82 MiB
-0.00.214.536 I llama_context: kv_unified            = false
-0.00.214.638 I llama_context:        CPU  output buffer size =     0.75 MiB
-0.00.214.805 I llama_kv_cache:        CPU KV buffer size =    45.00 MiB
-0.00.236.980 I sched_reserve:        CPU compute buffer size =    14.01 MiB
-"""
-
-
-def test_layers_are_not_on_a_gpu_when_all_weights_lie_in_host_memory() -> None:
-    facts = with_log(GOOD, CPU_ONLY)
-    assert (facts.offloaded_layers, facts.total_layers) == (0, 31)
-    assert dict(facts.details) == {
-        "kv_unified": "false",
-        "kv_buffer_mib": 45.0,
-        "compute_buffer_mib": 14.01,
-        "output_buffer_mib": 0.75,
-        "model_buffer_mib": 124.16,  # 95.34 + 28.82
-    }
-
-
-@pytest.mark.parametrize("buffer", ["CUDA0", "Vulkan0", "MTL0"])
-def test_layers_are_on_the_gpu_when_weights_lie_there(buffer: str) -> None:
-    log = CPU_ONLY.replace("     AMX", buffer).replace("31/31", "20/31")
-    facts = with_log(GOOD, log)
-    assert (facts.offloaded_layers, facts.total_layers) == (20, 31)
-
-
-def test_pinned_host_buffers_are_host_memory() -> None:
-    facts = with_log(GOOD, CPU_ONLY.replace("AMX", "CUDA_Host"))
-    assert facts.offloaded_layers == 0
-
-
-def test_a_log_without_memory_lines_leaves_unknown_what_is_unknown() -> None:
-    facts = with_log(GOOD, "hello\n")
-    assert facts == GOOD
-    assert facts.offloaded_layers is None
-
-
 # ------------------------------------------------------------------------- believed or refused
 
 
@@ -131,8 +90,6 @@ def test_a_log_without_memory_lines_leaves_unknown_what_is_unknown() -> None:
         (CONFIG, replace(GOOD, slots=2), "asked for 4 slots, it has 2"),
         (CONFIG, replace(GOOD, slots=8), "asked for 4 slots, it has 8"),
         (CONFIG, replace(GOOD, context_per_slot=511), "asked for 512 tokens per slot, it has 511"),
-        (replace(CONFIG, device="gpu"), replace(GOOD, offloaded_layers=0), "asked for the GPU"),
-        (replace(CONFIG, device="gpu"), GOOD, "asked for the GPU"),
     ],
 )
 def test_another_question_than_asked_is_refused(
@@ -140,6 +97,28 @@ def test_another_question_than_asked_is_refused(
 ) -> None:
     with pytest.raises(EngineError, match=words):
         believed(config, facts)
+
+
+@pytest.mark.parametrize(
+    ("device", "facts", "words"),
+    [
+        ("gpu", replace(GOOD, offloaded_layers=0), "no layer of the model is on one"),
+        ("gpu", GOOD, "does not say that any layer is on one"),
+        (
+            "gpu",
+            with_log(GOOD, "W warning: no usable GPU found, --gpu-layers option will be ignored\n"),
+            'its log says "no usable GPU found, --gpu-layers option will be ignored"',
+        ),
+        ("cpu", replace(GOOD, offloaded_layers=31), "the CPU was asked for and 31 layers"),
+    ],
+)
+def test_another_device_than_asked_is_a_mismatch(
+    device: Literal["cpu", "gpu"], facts: ServerFacts, words: str
+) -> None:
+    with pytest.raises(DeviceMismatchError, match=words) as caught:
+        believed(replace(CONFIG, device=device), facts)
+    assert str(caught.value).startswith("device_mismatch: ")
+    assert caught.value.exit_status == 3
 
 
 @pytest.mark.parametrize(
@@ -361,6 +340,33 @@ async def test_fewer_slots_than_asked_for_are_refused_and_nothing_is_left(
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("device", "words"), [("none", "no usable GPU found"), ("CPU", "no layer")]
+)
+async def test_a_healthy_server_on_the_wrong_device_is_refused_and_ended(
+    tmp_path: Path, engines: list[LlamaCppEngine], device: str, words: str
+) -> None:
+    engine = FakeEngine(EngineSpec("fake", "fake", args=("--log-device", device)))
+    engines.append(engine)
+    config = replace(CONFIG, engine=engine._spec, device="gpu")
+    with pytest.raises(DeviceMismatchError, match=words):
+        await engine.start(config, tmp_path / "log", 30)
+    assert engine._process is None
+    assert "listening" in (tmp_path / "log").read_text(encoding="utf-8")
+
+
+@pytest.mark.anyio
+async def test_a_server_on_the_gpu_that_was_asked_for_is_believed(
+    tmp_path: Path, engines: list[LlamaCppEngine]
+) -> None:
+    engine = FakeEngine(EngineSpec("fake", "fake", args=("--log-device", "CUDA0")))
+    engines.append(engine)
+    config = replace(CONFIG, engine=engine._spec, device="gpu")
+    server = await engine.start(config, tmp_path / "log", 30)
+    assert server.facts.offloaded_layers == 30
+
+
 # ------------------------------------------------------------------------- the real one
 
 
@@ -396,6 +402,40 @@ async def test_the_real_engines_own_words_explain_an_impossible_context(
     config = real_config(command, slots=1, context=20_000_000)
     with pytest.raises(EngineError, match="failed to allocate"):
         await engine.start(config, tmp_path / "log", 60)
+
+
+@pytest.mark.real_engine
+@pytest.mark.anyio
+async def test_the_real_engine_without_a_gpu_is_refused_where_one_was_asked_for(
+    tmp_path: Path, engines: list[LlamaCppEngine]
+) -> None:
+    command = (place(SERVER),)
+    # Whatever the test machine has, it may use nothing of it.
+    spec = replace(real_config(command).engine, args=("-t", "1", "-dev", "none"))
+    engine = LlamaCppEngine(spec, weights(place(MODEL)), no_hash)
+    engines.append(engine)
+    config = replace(real_config(command), engine=spec, device="gpu")
+    with pytest.raises(DeviceMismatchError, match="device_mismatch"):
+        await engine.start(config, tmp_path / "log", 60)
+
+
+@pytest.mark.real_engine
+@pytest.mark.anyio
+async def test_the_real_engines_buffers_are_read_from_its_log(
+    tmp_path: Path, engines: list[LlamaCppEngine]
+) -> None:
+    command = (place(SERVER),)
+    engine = llama(command, place(MODEL))
+    engines.append(engine)
+    server = await engine.start(real_config(command, slots=2, context=1024), tmp_path / "log", 60)
+    found = server.facts.details["buffers"]
+    assert isinstance(found, list)
+    sizes = {kind: [b for b in found if b["kind"] == kind] for kind in ("kv", "compute", "output")}
+    assert [len(each) for each in sizes.values()] == [1, 1, 1]
+    # 30 layers x 2 (K and V) x 3 heads x 64 x 2 bytes x 2 slots x 1024 cells.
+    assert sizes["kv"][0] == {"kind": "kv", "device": "CPU", "bytes": 45 << 20}
+    weights_bytes = sum(b["bytes"] for b in found if b["kind"] == "model")
+    assert weights_bytes > 90 << 20
 
 
 @pytest.mark.real_engine
