@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from edgeagent.core.metrics import CellMetrics, ValueSummary
-from edgeagent.core.model import Cell, CellRecord, Finding, Launch, Severity
+from edgeagent.core.metrics import CellMetrics
+from edgeagent.core.model import Cell, CellRecord, Finding, Launch, MemorySample, Severity
 from edgeagent.core.plan import label
 from edgeagent.core.stats import deviation, mean, trend_p_value
+from edgeagent.core.taint import taints
 
 CellStatus = Literal["ok", "suspect", "failed"]
 
@@ -79,8 +80,22 @@ CODES: Mapping[str, Severity] = {
     "late_samples": "warning",
     "engine_differs_from_request": "warning",
     "speculation_never_drafted": "suspect",
-    "power_saver": "warning",
+    "killed_by_guard": "suspect",
+    "device_mismatch": "suspect",
+    "engine_memory_grows": "warning",
+    "memory_not_resolved": "info",
+    "memory_unexplained": "warning",
+    "co_tenant": "warning",
     "throttled": "suspect",
+    "memory_pressure": "suspect",
+    "power_mode_changed": "suspect",
+    "power_saver": "warning",
+    "power_mode_limited": "info",
+    "foreign_cpu": "warning",
+    "foreign_gpu": "warning",
+    "hot_start": "warning",
+    "host_tainted": "warning",
+    "canary_drift": "warning",
     "unstable_over_repeats": "warning",
     "trend_over_repeats": "warning",
     "first_repeat_stands_out": "warning",
@@ -95,6 +110,8 @@ class CellEvidence:
     record: CellRecord
     metrics: CellMetrics
     prompts_exact: bool = True
+    samples: Sequence[MemorySample] = ()
+    """What the probes saw in the cell, in order of time."""
 
     @property
     def cell(self) -> Cell:
@@ -123,7 +140,8 @@ def _failures(evidence: CellEvidence) -> _Found:
     record, requests = evidence.record, evidence.metrics.requests
     name = label(record.cell)
     if record.failure is not None:
-        code = "engine_died" if record.failure_kind == "engine_died" else "cell_deadline"
+        died = ("engine_died", "killed_by_guard")
+        code = record.failure_kind if record.failure_kind in died else "cell_deadline"
         yield code, f"{name}: {record.failure}"
     if requests.failed:
         kinds = ", ".join(f"{count} {kind}" for kind, count in requests.errors.items())
@@ -265,28 +283,8 @@ def _engine(evidence: CellEvidence) -> _Found:
             f"{name}: speculation is on and not one draft was accepted, so this cell measures "
             "its cost only, or nothing of it",
         )
-    yield from _box(metrics.memory.values, name)
-
-
-def _box(values: Mapping[str, ValueSummary], name: str) -> _Found:
-    """What the state of the box says, where it can be read."""
-    saver = values.get("hygiene.power_saver")
-    if saver is not None and saver.peak:
-        yield (
-            "power_saver",
-            f"{name}: the box runs in a power-saving state: set its governor or power mode to "
-            "performance and measure again",
-        )
-    for counter in ("hygiene.throttle_count", "hygiene.overcurrent_count"):
-        count = values.get(counter)
-        if count is not None and count.peak is not None and count.low is not None:
-            events = count.peak - count.low
-            if events:
-                yield (
-                    "throttled",
-                    f"{name}: the box was throttled {events:.0f} times while it was measured: "
-                    "cool it, or give it a stronger supply",
-                )
+    for code, text in taints(evidence.samples):
+        yield code, f"{name}: {text}"
 
 
 def _data(evidence: CellEvidence) -> _Found:

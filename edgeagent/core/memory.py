@@ -22,8 +22,8 @@ cost is blocks in use x bytes per block (`from_blocks`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from edgeagent.core.model import MemorySample, SamplePhase
@@ -167,8 +167,21 @@ class ExpectedSlot:
 
     engine: str
     speculation: str
-    bytes_per_slot: float | None = None
+    cache_bytes_per_slot: float | None = None
+    """Attention cache, state of recurrent layers and a draft model's: on the GPU where it is."""
+    host_bytes_per_slot: float | None = None
+    """Output rows and the like: on the host in any case."""
     reason: str | None = None
+
+    def bytes_in(self, domain: Domain, *, offloaded: bool) -> float | None:
+        """What is expected in one domain; `offloaded` when a GPU has memory of its own for it."""
+        if self.cache_bytes_per_slot is None or self.host_bytes_per_slot is None:
+            return None
+        if domain == "gpu":
+            return self.cache_bytes_per_slot
+        if domain == "host" and offloaded:
+            return self.host_bytes_per_slot
+        return self.cache_bytes_per_slot + self.host_bytes_per_slot
 
 
 @dataclass(frozen=True)
@@ -192,6 +205,10 @@ class SlotCost:
     """Mapped from the model file: the kernel may take it back, and the engine needs it."""
     measured_bytes_per_slot: float | None
     ci95: tuple[float, float] | None
+    """Of a working engine: caches, and what serving makes it take and keep."""
+    ready_bytes_per_slot: float | None
+    ready_ci95: tuple[float, float] | None
+    """Of an engine at rest: what a slot makes it allocate at its start, as arithmetic counts it."""
     predicted_bytes_per_slot: float | None
     engine_reported_bytes_per_slot: float | None
     base_bytes: float | None
@@ -219,11 +236,14 @@ class Subject:
     context_per_slot: int
     box_class: str
     expected: ExpectedSlot | None = None
+    most_slots: int = 1 << 20
+    """More than these the engine does not offer, whatever memory there is."""
 
-    @property
-    def expected_bytes_per_slot(self) -> float | None:
+    def expected_in(self, domain: Domain, *, offloaded: bool = False) -> float | None:
         """What arithmetic says, where it can."""
-        return None if self.expected is None else self.expected.bytes_per_slot
+        if self.expected is None:
+            return None
+        return self.expected.bytes_in(domain, offloaded=offloaded)
 
 
 # -------------------------------------------------------------------------- from starts to cost
@@ -240,7 +260,15 @@ def costs(subject: Subject, points: Sequence[Point]) -> tuple[SlotCost, ...]:
         why = next((p.failure for p in points if p.failure), "no start was measured")
         found = [_unavailable(subject, domain, why) for domain in ("host",)]
     # An engine that runs on the CPU of a box with a GPU takes nothing there.
-    return tuple(cost for cost in found if not _nothing_there(cost))
+    there = [cost for cost in found if not _nothing_there(cost)]
+    if any(cost.domain == "gpu" for cost in there):
+        there = [_beside_gpu(subject, cost) for cost in there]
+    return tuple(there)
+
+
+def _beside_gpu(subject: Subject, cost: SlotCost) -> SlotCost:
+    expected = subject.expected_in(cost.domain, offloaded=True)
+    return replace(cost, predicted_bytes_per_slot=expected)
 
 
 def _nothing_there(cost: SlotCost) -> bool:
@@ -269,6 +297,8 @@ def _cost(
         return _unavailable(subject, domain, why)
     slots = tuple(point.slots for point in points)
     taken = [_taken(reading, point, point.at("loaded")) for point in points]
+    ready = [_taken(reading, point, point.at("ready")) for point in points]
+    at_rest = _fit(slots, ready)
     fit = _fit(slots, taken)
     budget = _least(_budget(domain, point) for point in points)
     mapped = _most(_number(point.at("loaded"), "engine.pss_file_bytes") for point in points)
@@ -285,19 +315,21 @@ def _cost(
         method="relaunch",
         slots=slots,
         bytes=tuple(taken),
-        ready_bytes=tuple(_taken(reading, point, point.at("ready")) for point in points),
+        ready_bytes=tuple(ready),
         load_peak_bytes=tuple(_load_peak(reading, point) for point in points),
         mapped_bytes=mapped if in_host else None,
         measured_bytes_per_slot=fit.per_slot,
         ci95=fit.ci95,
-        predicted_bytes_per_slot=subject.expected_bytes_per_slot,
+        ready_bytes_per_slot=at_rest.per_slot,
+        ready_ci95=at_rest.ci95,
+        predicted_bytes_per_slot=subject.expected_in(domain),
         engine_reported_bytes_per_slot=_fit(slots, _reported(domain, points)).per_slot,
         base_bytes=fit.base,
         cross_check_source=check.source if reading != check and checked.per_slot else None,
         cross_check_bytes_per_slot=checked.per_slot if reading != check else None,
         budget_bytes=budget,
         reserve_bytes=None if budget is None else reserve(budget),
-        max_slots=_max_slots(budget, fit, mapped if in_host else 0),
+        max_slots=_max_slots(subject, budget, fit, mapped if in_host else 0),
         reported=_parts(domain, points),
         source=reading.source,
         quality=reading.quality,
@@ -377,11 +409,11 @@ def _budget(domain: Domain, point: Point) -> int | None:
     return total - used - (_number(before, "gpu.reserved_bytes") or 0)
 
 
-def _max_slots(budget: int | None, fit: _Fit, mapped: int | None) -> int | None:
+def _max_slots(subject: Subject, budget: int | None, fit: _Fit, mapped: int | None) -> int | None:
     if budget is None or fit.per_slot is None or fit.base is None or fit.per_slot <= 0:
         return None
     room = budget - reserve(budget) - fit.base - (mapped or 0)
-    return max(0, int(room // fit.per_slot))
+    return max(0, min(int(room // fit.per_slot), subject.most_slots))
 
 
 def _foreign(domain: Domain, points: Sequence[Point]) -> int | None:
@@ -413,7 +445,9 @@ def _unavailable(subject: Subject, domain: Domain, reason: str) -> SlotCost:
         mapped_bytes=None,
         measured_bytes_per_slot=None,
         ci95=None,
-        predicted_bytes_per_slot=subject.expected_bytes_per_slot,
+        ready_bytes_per_slot=None,
+        ready_ci95=None,
+        predicted_bytes_per_slot=subject.expected_in(domain),
         engine_reported_bytes_per_slot=None,
         base_bytes=None,
         cross_check_source=None,
@@ -426,6 +460,77 @@ def _unavailable(subject: Subject, domain: Domain, reason: str) -> SlotCost:
         quality="unavailable",
         reason=reason,
     )
+
+
+# -------------------------------------------------------------------------- what should be doubted
+
+WIDE_SHARE = 0.25
+"""An interval that reaches further than this from its slope resolves little."""
+
+UNEXPLAINED_SHARE = 0.10
+"""Further from the prediction than this, and not by chance, something else grows with the slots."""
+
+GROWN_SHARE = 0.05
+"""What an engine takes more after one wave of requests, of what it took when it was ready."""
+
+
+def doubts(cost: SlotCost) -> Iterator[tuple[str, str]]:
+    """What a reader should doubt about a cost, as codes of core/findings.py and texts."""
+    name = f"{cost.engine}, {cost.domain} memory"
+    measured, interval = cost.measured_bytes_per_slot, cost.ci95
+    if measured is None:
+        yield "memory_not_resolved", f"{name}: what a slot costs is not known ({cost.reason})"
+        return
+    if interval is None:
+        yield "memory_not_resolved", f"{name}: {cost.reason}"
+    elif interval[1] - interval[0] > 2 * WIDE_SHARE * abs(measured):
+        yield (
+            "memory_not_resolved",
+            f"{name}: a slot costs between {_mib(interval[0])} and {_mib(interval[1])} MiB, which "
+            "is wide: use slot counts further apart, or repeat more often (--memory-repeats)",
+        )
+    yield from _unexplained(cost, name)
+    if cost.foreign_bytes is not None:
+        yield (
+            "co_tenant",
+            f"{name}: {_mib(cost.foreign_bytes)} MiB came and went on the device that are not the "
+            "engine's: end other programs that use it",
+        )
+    yield from _growth(cost, name)
+
+
+def _unexplained(cost: SlotCost, name: str) -> Iterator[tuple[str, str]]:
+    predicted, ready = cost.predicted_bytes_per_slot, cost.ready_bytes_per_slot
+    if not predicted or ready is None or cost.ready_ci95 is None:
+        return
+    low, high = cost.ready_ci95
+    share = ready / predicted - 1
+    if not low <= predicted <= high and abs(share) > UNEXPLAINED_SHARE:
+        yield (
+            "memory_unexplained",
+            f"{name}: at rest a slot costs {_mib(ready)} MiB, {share:+.0%} against the "
+            f"{_mib(predicted)} MiB that arithmetic expects: something besides the cache grows "
+            "with the slots",
+        )
+
+
+def _growth(cost: SlotCost, name: str) -> Iterator[tuple[str, str]]:
+    grown = [
+        (after - ready, ready)
+        for after, ready in zip(cost.bytes, cost.ready_bytes, strict=True)
+        if after is not None and ready
+    ]
+    if grown and all(more > GROWN_SHARE * ready for more, ready in grown):
+        most = max(more for more, _ in grown)
+        yield (
+            "engine_memory_grows",
+            f"{name}: up to {_mib(most)} MiB were taken by serving one request in each slot and "
+            "not given back; the cost is what a working engine holds",
+        )
+
+
+def _mib(amount_bytes: float) -> str:
+    return f"{amount_bytes / (1 << 20):.2f}"
 
 
 # ---------------------------------------------------------------------- what the engine reports
@@ -525,7 +630,9 @@ def from_blocks(subject: Subject, pool: Pool, readings: Sequence[BlockReading]) 
         mapped_bytes=None,
         measured_bytes_per_slot=fit.per_slot,
         ci95=fit.ci95,
-        predicted_bytes_per_slot=subject.expected_bytes_per_slot,
+        ready_bytes_per_slot=None,
+        ready_ci95=None,
+        predicted_bytes_per_slot=subject.expected_in(domain),
         engine_reported_bytes_per_slot=fit.per_slot,
         base_bytes=fit.base,
         cross_check_source=None,
@@ -545,7 +652,10 @@ def from_blocks(subject: Subject, pool: Pool, readings: Sequence[BlockReading]) 
 
 def _whole(values: Values) -> Values:
     """`values` with the sums over devices that no single probe gives."""
-    sums = {}
+    sums: dict[str, float | int | None] = {}
+    if values.get("engine.pss_is_rss"):
+        # Resident sizes under the name of shares: what they are is read from its own value.
+        sums["engine.pss_anon_bytes"] = None
     for part in ("used_bytes", "total_bytes", "reserved_bytes"):
         if f"gpu.{part}" not in values:
             each = [v for name, v in values.items() if _of_device(name, part)]

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import Literal
 
+from edgeagent.core.energy import Energy, IdlePower, Work, energy_of, spent_in
 from edgeagent.core.model import CellRecord, MemorySample, RequestTrace, Slo
 from edgeagent.core.stats import Distribution, distribution, mean
 
@@ -64,6 +65,10 @@ class ValueSummary:
     low: float | None = None
     reason: str | None = None
     """Why all are null."""
+    first: float | None = None
+    """At the start of the cell."""
+    last: float | None = None
+    """At its end."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ class CellMetrics:
     accepted_per_draft: float | None = None
     vllm_equivalent: VllmEquivalent = field(default_factory=VllmEquivalent)
     memory: MemorySummary = field(default_factory=MemorySummary)
-    energy: Mapping[str, float | None] = field(default_factory=dict)
+    energy: Energy = field(default_factory=Energy)
     client: ClientSummary = field(default_factory=ClientSummary)
 
 
@@ -153,8 +158,10 @@ def summarise(
     traces: Sequence[RequestTrace],
     samples: Sequence[MemorySample],
     slo: Slo,
+    *,
+    idle: IdlePower | None = None,
 ) -> CellMetrics:
-    """All metrics of a cell from its raw records."""
+    """All metrics of a cell from its raw records; `idle` is the run's power at rest."""
     measured = [trace for trace in traces if trace.role == "measured"]
     loading = [trace for trace in traces if trace.role in ("measured", "lead_in")]
     ok = [trace for trace in measured if trace.ok]
@@ -190,6 +197,7 @@ def summarise(
         ),
         vllm_equivalent=_vllm_equivalent(ok),
         memory=_memory(samples),
+        energy=_energy(window, loading, samples, idle),
         client=_client(record, events),
         output_tokens_per_s=rates.output_tokens_per_s,
         total_tokens_per_s=rates.total_tokens_per_s,
@@ -363,14 +371,8 @@ def _rates(
     """Everything per second; all None when there is no window to divide by."""
     if window is None or window.seconds <= 0:
         return _Rates()
-    output = sum(
-        tokens
-        for trace in loading
-        for at_ns, tokens in zip(trace.event_ns, trace.event_tokens, strict=True)
-        if window.holds(at_ns)
-    )
-    # A request of the lead-in that ends in the window took part in it like any other.
-    ended = [trace for trace in loading if trace.ok and window.holds(_served_ns(trace))]
+    output = _tokens_in(window, loading)
+    ended = _ended_in(window, loading)
     prompts = sum(trace.prompt_tokens or 0 for trace in ended)
     good_ended = sum(1 for trace in good if window.holds(_served_ns(trace)))
     return _Rates(
@@ -379,6 +381,39 @@ def _rates(
         request_throughput_per_s=len(ended) / window.seconds,
         goodput_per_s=good_ended / window.seconds if measured else None,
     )
+
+
+def _tokens_in(window: Window, loading: Sequence[RequestTrace]) -> int:
+    """Tokens that arrived in the window, whoever asked for them."""
+    return sum(
+        tokens
+        for trace in loading
+        for at_ns, tokens in zip(trace.event_ns, trace.event_tokens, strict=True)
+        if window.holds(at_ns)
+    )
+
+
+def _ended_in(window: Window, loading: Sequence[RequestTrace]) -> Sequence[RequestTrace]:
+    """Requests that were served by the end of the window.
+
+    One of the lead-in that ends in the window took part in it like any other.
+    """
+    return [trace for trace in loading if trace.ok and window.holds(_served_ns(trace))]
+
+
+def _energy(
+    window: Window | None,
+    loading: Sequence[RequestTrace],
+    samples: Sequence[MemorySample],
+    idle: IdlePower | None,
+) -> Energy:
+    """Energy of the window, and for the tokens and requests of the part that samples cover."""
+    if window is None:
+        return Energy(reason="no token was seen, so there is no window to sum energy over")
+    spent = spent_in(samples, window.begin_ns, window.end_ns)
+    covered = Window(spent.begin_ns, spent.end_ns, window.steady)
+    work = Work(_tokens_in(covered, loading), len(_ended_in(covered, loading)))
+    return energy_of(spent, work, idle)
 
 
 # --------------------------------------------------------------------------------- the parts
@@ -504,7 +539,13 @@ def _value_summary(
     values = [value for s in samples if (value := s.values.get(name)) is not None]
     if not values:
         return ValueSummary(None, None, reason=reasons.get(name, "never read in this cell"))
-    return ValueSummary(peak=max(values), mean=sum(values) / len(values), low=min(values))
+    return ValueSummary(
+        peak=max(values),
+        mean=sum(values) / len(values),
+        low=min(values),
+        first=values[0],
+        last=values[-1],
+    )
 
 
 def _client(record: CellRecord, events: int) -> ClientSummary:

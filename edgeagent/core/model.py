@@ -465,6 +465,8 @@ class Launch:
     effective: ServerFacts
     log: str | None
     role: LaunchRole = "load"
+    model_cached_fraction: float | None = None
+    """Share of the model file that was in the page cache before the start."""
 
 
 @dataclass(frozen=True)

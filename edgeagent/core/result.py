@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
-from edgeagent.core.findings import CellStatus, examine_launch, examine_level
-from edgeagent.core.memory import SlotCost
+from edgeagent.core.findings import CODES, CellStatus, examine_launch, examine_level
+from edgeagent.core.memory import SlotCost, doubts
 from edgeagent.core.metrics import CellMetrics
 from edgeagent.core.model import (
     Cell,
@@ -36,6 +36,10 @@ LEVEL_METRICS = (
     "good_fraction",
     "cached_prompt_fraction",
     "inflight_mean",
+    "energy.per_output_token_j",
+    "energy.net_per_output_token_j",
+    "energy.per_request_j",
+    "energy.net_per_request_j",
     *(
         f"{name}.{part}"
         for name in ("ttft_s", "ttfat_s", "itl_s", "tpot_s", "e2e_s", "gap_max_s", "headers_s")
@@ -63,6 +67,8 @@ class Measured:
     cells: tuple[CellResult, ...] = ()
     canaries: tuple[CellResult, ...] = ()
     memory: tuple[SlotCost, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    """Doubts about the run that follow from more than one cell."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,7 @@ class LaunchResult:
     effective: Effective
     log: str | None
     role: Literal["load", "memory"] = "load"
+    model_cached_fraction: float | None = None
 
 
 @dataclass(frozen=True)
@@ -208,6 +215,8 @@ def build(facts: RunFacts, plan: Plan, launches: Sequence[Launch], measured: Mea
         *(finding for cell in cells for finding in cell.findings),
         *_launch_findings(launches, cells),
         *_level_findings(cells),
+        *measured.findings,
+        *_memory_findings(measured.memory),
     )
     return Result(
         schema=SCHEMA,
@@ -329,6 +338,12 @@ def _level_findings(cells: Sequence[CellResult]) -> Iterator[Finding]:
         )
 
 
+def _memory_findings(costs: Sequence[SlotCost]) -> Iterator[Finding]:
+    for cost in costs:
+        for code, text in doubts(cost):
+            yield Finding(code, CODES[code], text)
+
+
 def _launch_findings(launches: Sequence[Launch], cells: Sequence[CellResult]) -> Iterator[Finding]:
     seen: set[str] = set()
     for launch in launches:
@@ -391,6 +406,7 @@ def _launch(launch: Launch) -> LaunchResult:
         ),
         log=launch.log,
         role=launch.role,
+        model_cached_fraction=launch.model_cached_fraction,
     )
 
 
@@ -479,12 +495,13 @@ def _slot(cost: SlotCost) -> str:
     others = [
         f"{word} {value / mib:.2f}"
         for word, value in (
+            ("at rest", cost.ready_bytes_per_slot),
             ("arithmetic says", cost.predicted_bytes_per_slot),
             ("the engine reports", cost.engine_reported_bytes_per_slot),
         )
         if value is not None
     ]
-    beside = f"; {' and '.join(others)}" if others else ""
+    beside = f"; {', '.join(others)}" if others else ""
     fits = f"; {cost.max_slots} slots fit on this box" if cost.max_slots is not None else ""
     where = {"gpu": "GPU memory", "host": "host memory", "unified": "shared memory"}[cost.domain]
     return (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recordings import ENGINE, cell, record, request
+from recordings import ENGINE, S, cell, record, request
 
 from edgeagent.core.findings import (
     CODES,
@@ -26,10 +26,9 @@ from edgeagent.core.metrics import (
     ClientSummary,
     MemorySummary,
     RequestCounts,
-    ValueSummary,
     summarise,
 )
-from edgeagent.core.model import Cell, EngineKind, Launch, ServerFacts, Slo
+from edgeagent.core.model import Cell, EngineKind, Launch, MemorySample, ServerFacts, Slo
 from edgeagent.core.stats import Distribution
 
 FINE = CellMetrics(
@@ -182,24 +181,15 @@ def test_speculation_that_never_helped_is_not_a_measurement_of_it() -> None:
     assert codes(replace(FINE, draft_acceptance=0.3), of) == []
 
 
-def box(**values: ValueSummary) -> CellMetrics:
-    named = {f"hygiene.{name}": value for name, value in values.items()}
-    return replace(FINE, memory=MemorySummary(30, 0.0, named))
-
-
-def test_a_box_that_saves_power_is_a_warning() -> None:
-    assert codes(box(power_saver=ValueSummary(1, 1, 1))) == ["power_saver"]
-    assert codes(box(power_saver=ValueSummary(0, 0, 0))) == []
-    assert codes(box(power_saver=ValueSummary(None, None, reason="no governor"))) == []
-
-
-def test_throttling_is_what_the_counters_rose_by_not_what_they_stand_at() -> None:
-    evidence = CellEvidence(record(), box(throttle_count=ValueSummary(44, 42, 41)))
+def test_what_happened_to_the_box_is_a_finding_of_its_cell() -> None:
+    samples = [MemorySample(at * S, 0, "x", {"hygiene.throttle_count": 40 + at}) for at in (0, 3)]
+    evidence = CellEvidence(record(), FINE, samples=samples)
     (finding,) = examine_cell(evidence)
-    assert finding.code == "throttled"
-    assert "throttled 3 times" in finding.text
-    assert codes(box(throttle_count=ValueSummary(41, 41, 41))) == []
-    assert codes(box(overcurrent_count=ValueSummary(2, 1, 0))) == ["throttled"]
+    assert (finding.code, finding.severity) == ("throttled", "suspect")
+    assert finding.text.startswith(
+        "llamacpp x1, prefix cache off, repeat 1: the CPU's throttle counters rose by 3: cool it"
+    )
+    assert status_of(evidence, (finding,)) == "suspect"
 
 
 def test_approximate_prompts_are_said_unless_they_are_own_traffic() -> None:

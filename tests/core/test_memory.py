@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edgeagent.core.memory import (
@@ -14,6 +16,7 @@ from edgeagent.core.memory import (
     Subject,
     buffers_from,
     costs,
+    doubts,
     from_blocks,
     reserve,
 )
@@ -54,7 +57,7 @@ def anonymous(slots: int, per_slot_mib: float = 45.0, base_mib: float = 100.0) -
 
 
 def box(kind: str, expected: float | None = None) -> Subject:
-    slot = None if expected is None else ExpectedSlot("llamacpp", "off", expected)
+    slot = None if expected is None else ExpectedSlot("llamacpp", "off", expected - MIB, MIB)
     return Subject("llamacpp", "off", 2048, kind, slot)
 
 
@@ -75,7 +78,7 @@ def test_on_a_cpu_box_the_slope_of_anonymous_memory_is_the_cost_and_weights_stan
     assert cost.measured_bytes_per_slot == 45 * MIB
     assert cost.base_bytes == 100 * MIB
     assert cost.mapped_bytes == 250 * MIB
-    assert cost.ci95 == (45 * MIB, 45 * MIB)
+    assert list(cost.ci95 or ()) == [45 * MIB, 45 * MIB]
     assert cost.slots == (1, 1, 4, 4, 8, 8)
 
 
@@ -207,9 +210,7 @@ def test_without_the_helper_a_jetson_gives_the_growth_of_all_nvmap_memory() -> N
     assert cost.measured_bytes_per_slot == 112 * MIB
 
 
-@pytest.mark.parametrize(
-    ("vram_total", "domain"), [(512 * MIB, "unified"), (16 * GIB, "gpu")]
-)
+@pytest.mark.parametrize(("vram_total", "domain"), [(512 * MIB, "unified"), (16 * GIB, "gpu")])
 def test_an_amd_gpu_with_a_small_carve_out_works_in_the_hosts_memory(
     vram_total: int, domain: str
 ) -> None:
@@ -257,6 +258,48 @@ def test_what_the_engine_reports_stands_beside_and_mapped_weights_are_left_out()
     assert cost.reported.output_bytes_per_slot == MIB
     assert cost.reported.compute_bytes == 15 * MIB
     assert cost.reported.weights_bytes == 250 * MIB
+
+
+def test_what_an_engine_holds_at_rest_is_told_apart_from_what_serving_makes_it_hold() -> None:
+    def point(slots: int, repeat: int) -> Point:
+        return Point(
+            slots,
+            repeat,
+            (
+                sample("ready", anonymous(slots, 45.0)),
+                sample("load", {"engine.anon_bytes": 999 * MIB}),
+                sample("loaded", anonymous(slots, 47.0, 130.0)),
+            ),
+        )
+
+    points = [point(n, r) for n in (1, 4, 8) for r in (0, 1)]
+    cost = only(costs(box("cpu", 45.0 * MIB), points))
+    assert cost.measured_bytes_per_slot == 47 * MIB
+    assert cost.ready_bytes_per_slot == 45 * MIB
+    assert cost.load_peak_bytes == (999 * MIB,) * 6
+    assert [code for code, _ in doubts(cost)] == ["engine_memory_grows"]
+
+
+def test_a_slot_that_costs_more_at_rest_than_arithmetic_says_is_unexplained() -> None:
+    points = [start(n, anonymous(n), r) for n in (1, 4, 8) for r in (0, 1)]
+    found = dict(doubts(only(costs(box("cpu", 30.0 * MIB), points))))
+    assert "+50%" in found["memory_unexplained"]
+
+
+def test_a_cost_without_an_interval_or_with_a_wide_one_is_not_resolved() -> None:
+    few = only(costs(box("cpu"), [start(n, anonymous(n)) for n in (1, 4)]))
+    assert [code for code, _ in doubts(few)] == ["memory_not_resolved"]
+    noise = iter((0.0, 60.0, 10.0, 90.0, 0.0, 50.0))
+    noisy = [
+        start(n, anonymous(n, 10.0, 100.0 + next(noise)), r) for n in (1, 2, 3) for r in (0, 1)
+    ]
+    assert "memory_not_resolved" in dict(doubts(only(costs(box("cpu"), noisy))))
+
+
+def test_more_slots_than_the_engine_offers_never_fit() -> None:
+    points = [start(n, anonymous(n), 0, {"host.available_bytes": 900 * GIB}) for n in (1, 4, 8)]
+    subject = replace(box("cpu"), most_slots=256)
+    assert only(costs(subject, points)).max_slots == 256
 
 
 def test_a_failed_start_is_left_out_and_only_failed_ones_say_why() -> None:

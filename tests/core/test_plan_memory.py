@@ -97,9 +97,10 @@ def test_a_resumed_run_takes_up_only_what_is_missing() -> None:
     assert kinds(left) == ["start", "warmup", "measure", "stop"]
     assert [s.cell for s in left.steps if isinstance(s, Measure)] == [one.canaries[1]]
     all_but_one = {cell.cell_id for cell in (*one.cells, *one.canaries, *one.memory[1:])}
-    assert [s for s in remaining(one, all_but_one).steps] == [
-        step for step in one.steps if isinstance(step, MeasureMemory)
-    ][:1]
+    assert (
+        list(remaining(one, all_but_one).steps)
+        == [step for step in one.steps if isinstance(step, MeasureMemory)][:1]
+    )
 
 
 def test_cells_keep_their_ids_whether_or_not_memory_is_measured() -> None:
