@@ -15,37 +15,33 @@ import resource
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from edgeagent import __version__, archive
 from edgeagent.archive import ENVIRONMENT_SCHEMA, Environment
-from edgeagent.assembly import Parts, assemble
+from edgeagent.assembly import Parts, assemble, expected_slots
 from edgeagent.clock import SystemClock
 from edgeagent.config import Access, SweepRequest
 from edgeagent.core import estimate, result
-from edgeagent.core.model import Plan, StartEngine
+from edgeagent.core.model import EngineConfig, MemorySample, Plan, StartEngine
 from edgeagent.core.plan import label, remaining
 from edgeagent.core.result import CellResult, RunStatus
-from edgeagent.errors import EdgeAgentError, EngineError
+from edgeagent.errors import EdgeAgentError
 from edgeagent.gauge import BoxGauge
+from edgeagent.guarding import BoxGuard
 from edgeagent.load.drive import Halt
 from edgeagent.load.runner import Line, Runner, World
 from edgeagent.load.stream import LoadClient
 from edgeagent.logs import LOG, EventLog
 from edgeagent.ports import Server
-from edgeagent.probes import box
-from edgeagent.probes.host import HostProbe
-from edgeagent.probes.hygiene import HygieneProbe
-from edgeagent.probes.nvml import NvmlProbe
+from edgeagent.probes.guard import Guard
 from edgeagent.probes.sampler import Sampler
+from edgeagent.readiness import Ready, confirm, look
 from edgeagent.store.runfolder import CELLS, LOCK, REQUESTS, SAMPLES, RunFolder, RunReader
 from edgeagent.watching import View, Watching
-
-MEMORY_MARGIN_BYTES = 256 << 20
-"""Left to the box beyond what arithmetic expects of an engine."""
 
 _INTERRUPTED = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 
@@ -80,49 +76,62 @@ def resume(path: Path) -> Job:
 async def sweep(job: Job, view: View) -> Outcome:
     """Measure, keep, conclude. Raises EdgeAgentError when nothing could be measured at all."""
     parts = await assemble(job.request)
-    _preflight(parts)
-    with _opened(job) as folder, EventLog(folder.path / LOG) as log:
+    ready = await look(parts)
+    with _opened(job, ready) as folder, EventLog(folder.path / LOG) as log:
         done = _already_measured(folder, parts.plan) if job.resume else set()
-        environment = _environment(folder, parts, resumed=job.resume is not None)
+        environment = _environment(folder, parts, ready, resumed=job.resume is not None)
         archive.write_plan(folder, parts.request, parts.plan)
         archive.write_environment(folder, environment)
-        ending = await _run(parts, folder, environment, done, view, log)
+        setting = _Setting(parts, ready, folder, environment, SystemClock())
+        ending = await _run(setting, _watching(setting, view, log, done))
         return _conclude(folder, ending)
 
 
-async def _run(
-    parts: Parts,
-    folder: RunFolder,
-    environment: Environment,
-    done: set[str],
-    view: View,
-    log: EventLog,
-) -> _Ending:
-    """Carry the plan out; everything seen is in the folder when this returns."""
-    clock = SystemClock()
-    probes = (HostProbe(), NvmlProbe(), HygieneProbe())
-    sampler = Sampler(probes, clock, folder.append_sample, lambda: _pids(watching))
-    watching = Watching(
-        plan=parts.plan,
+def _watching(setting: _Setting, view: View, log: EventLog, done: set[str]) -> Watching:
+    ready, folder = setting.ready, setting.folder
+    sampler = Sampler(
+        ready.probes,
+        setting.clock,
+        folder.append_sample,
+        lambda: _pids(setting.parts),
+        full=ready.full,
+    )
+    return Watching(
+        plan=setting.parts.plan,
         folder=folder,
         sampler=sampler,
         view=view,
-        speeds=_speeds(parts),
+        speeds=_speeds(setting.parts),
         log=log,
-        environment=environment,
+        environment=setting.environment,
         done=done,
     )
-    plan = remaining(parts.plan, done)
+
+
+async def _run(setting: _Setting, watching: Watching) -> _Ending:
+    """Carry the plan out; everything seen is in the folder when this returns."""
+    plan = setting.parts.plan
     stop = Halt()
-    runner = Runner(plan, _world(parts, folder, watching, clock), stop)
-    sampler.start()
+    runner = Runner(remaining(plan, watching.done), _world(setting, watching), stop)
+    watching.sampler.start()
     try:
         with _signals(stop) as received:
-            await _within(runner, parts.plan.spec.limits.sweep_s)
+            await _within(runner, plan.spec.limits.sweep_s)
     finally:
-        await asyncio.get_running_loop().run_in_executor(None, sampler.stop)
-        view.close()
+        await asyncio.get_running_loop().run_in_executor(None, watching.sampler.stop)
+        watching.view.close()
     return _Ending(received[0] if received else None, stop.detail, watching.failed_starts)
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What a run takes place in."""
+
+    parts: Parts
+    ready: Ready
+    folder: RunFolder
+    environment: Environment
+    clock: SystemClock
 
 
 @dataclass(frozen=True)
@@ -134,7 +143,8 @@ class _Ending:
     failed_starts: list[EdgeAgentError]
 
 
-def _world(parts: Parts, folder: RunFolder, watching: Watching, clock: SystemClock) -> World:
+def _world(setting: _Setting, watching: Watching) -> World:
+    parts, folder, clock = setting.parts, setting.folder, setting.clock
     access = parts.request.access
     limits = parts.plan.spec.limits
     attached = {spec.url: spec.id for spec in parts.plan.spec.engines if spec.url}
@@ -160,7 +170,18 @@ def _world(parts: Parts, folder: RunFolder, watching: Watching, clock: SystemClo
         log_path=lambda step, restarts: _log_path(folder.path, step, restarts),
         rss_bytes=_rss_bytes,
         gauge=BoxGauge(watching.sampler, clock, limits.settle_s),
+        guard=BoxGuard(
+            Guard(clock, setting.ready.root), lambda: watching.sampler.latest, watching.guard_killed
+        ),
+        confirm=lambda config, server: confirm(config, server, _seen_now(config, watching)),
     )
+
+
+def _seen_now(config: EngineConfig, watching: Watching) -> MemorySample | None:
+    """The last sample; a fresh one where a GPU was asked for, since it may be too old to tell."""
+    if config.device == "gpu":
+        watching.sampler.take(SystemClock().now_ns())
+    return watching.sampler.latest
 
 
 async def _within(runner: Runner, seconds: float | None) -> None:
@@ -257,7 +278,9 @@ class Preview:
                     "prefix_cache": config.prefix_cache,
                     "weights_bytes": found.weights_bytes,
                     "kv_bytes": found.kv_bytes,
+                    "state_bytes": found.state_bytes,
                     "output_bytes": found.output_bytes,
+                    "bytes_per_slot": found.bytes_per_slot,
                     "total_bytes": found.total_bytes,
                 }
                 for config, found in self.parts.memory.items()
@@ -283,30 +306,16 @@ async def preview(job: Job) -> Preview:
     return Preview(await assemble(job.request))
 
 
-def _preflight(parts: Parts) -> None:
-    """Raises EngineError when an engine would not fit: the kernel would end it, or the box.
-
-    llama.cpp fills its whole cache at start and Linux promises more memory than there is, so a
-    cache that is too large is not refused but killed half way.
-    """
-    available = box.available_bytes()
-    for config, expected in parts.memory.items():
-        needed = expected.total_bytes + MEMORY_MARGIN_BYTES
-        on_gpu = config.device == "gpu"
-        if available is not None and needed > available and not on_gpu:
-            raise EngineError(
-                f"{config.engine.id} with {config.slots} slots of {config.context_per_slot} tokens "
-                f"needs about {needed / 2**30:.1f} GiB and {available / 2**30:.1f} GiB are "
-                "available: use fewer --slots, a smaller --context or a smaller --kv-type"
-            )
-
-
 # --------------------------------------------------------------------------------- the folder
 
 
 @contextmanager
-def _opened(job: Job) -> Iterator[RunFolder]:
-    folder = RunFolder.resume(job.resume) if job.resume else RunFolder.create(job.out)
+def _opened(job: Job, ready: Ready) -> Iterator[RunFolder]:
+    try:
+        folder = RunFolder.resume(job.resume) if job.resume else RunFolder.create(job.out)
+    except BaseException:
+        ready.close()
+        raise
     try:
         yield folder
     finally:
@@ -336,27 +345,28 @@ def _already_measured(folder: RunFolder, plan: Plan) -> set[str]:
     return {str(line["cell_id"]) for line in folder.cells()}
 
 
-def _environment(folder: RunFolder, parts: Parts, *, resumed: bool) -> Environment:
+def _environment(folder: RunFolder, parts: Parts, ready: Ready, *, resumed: bool) -> Environment:
     """Where and with what; a resumed run keeps its name, beginning and starts."""
     fresh = Environment(
         schema=ENVIRONMENT_SCHEMA,
         run_id=folder.path.resolve().name,
         started_at=_now(),
         agent={"version": __version__, "python": platform.python_version()},
-        host=box.host_facts(),
+        host=ready.host,
         identities=parts.plan.identities,
+        findings=ready.findings,
+        expected=expected_slots(parts),
+        box=ready.facts,
     )
     if not resumed:
         return fresh
     old = archive.recall_environment(folder)
-    return Environment(
-        schema=fresh.schema,
+    return replace(
+        fresh,
         run_id=old.run_id,
         started_at=old.started_at,
-        agent=fresh.agent,
-        host=fresh.host,
-        identities=fresh.identities,
         launches=old.launches,
+        guard=old.guard,
     )
 
 
@@ -373,8 +383,9 @@ def schema(name: str) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------- details
 
 
-def _pids(watching: Watching) -> tuple[int, ...]:
-    return watching.server.pids() if watching.server is not None else ()
+def _pids(parts: Parts) -> tuple[int, ...]:
+    """Every process of an engine of ours, while it starts as well."""
+    return tuple(pid for engine in parts.engines.values() for pid in engine.pids())
 
 
 def _speeds(parts: Parts) -> estimate.Speeds:

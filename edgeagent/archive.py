@@ -6,6 +6,8 @@ through `recall`, which computes every metric anew from the raw records.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,9 +17,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from edgeagent.config import SweepRequest, sweep_request_from_document
 from edgeagent.core import memory, result, verify
+from edgeagent.core.canary import canary_drift
+from edgeagent.core.energy import idle_power
 from edgeagent.core.findings import CellEvidence, examine_cell, status_of
+from edgeagent.core.kv import MAX_SLOTS
 from edgeagent.core.memory import ExpectedSlot, Point, SlotCost, Subject
-from edgeagent.core.metrics import summarise
+from edgeagent.core.metrics import summarise, tpot_s
 from edgeagent.core.model import (
     Cell,
     CellRecord,
@@ -26,6 +31,7 @@ from edgeagent.core.model import (
     ErrorKind,
     Finding,
     Launch,
+    MemorySample,
     Plan,
     SweepSpec,
 )
@@ -66,9 +72,10 @@ class Environment:
 class GuardRecord:
     """Why the memory guard ended an engine, and what it had seen until then."""
 
-    engine_id: str
-    cell_id: str | None
     reason: str
+    floor_bytes: int
+    start_margin_bytes: int | None
+    """What was available above the floor when the engine began to start."""
     trace: tuple[Mapping[str, float | int | None], ...]
 
 
@@ -182,13 +189,35 @@ def write_cell(folder: RunFolder, line: CellLine, found: CellResult) -> None:
 # ------------------------------------------------------------------------------------ judging
 
 
-def judge(folder: RunReader, record: CellRecord, spec: SweepSpec, line: CellLine) -> CellResult:
-    """A cell's metrics, findings and status from its raw records."""
+IDLE_SAMPLES = 400
+"""So many of the last samples at rest say what the idle box takes."""
+
+
+def idle_samples(folder: RunReader, until_ns: int | None = None) -> list[MemorySample]:
+    """The run's last samples while an engine had nothing to do, up to a moment."""
+    outside = folder.samples(None, to_ns=until_ns)
+    return list(deque((s for s in outside if s.phase == "idle"), maxlen=IDLE_SAMPLES))
+
+
+def _idle_before(samples: Sequence[MemorySample], until_ns: int) -> list[MemorySample]:
+    """The same out of all idle samples of a run, in order of time."""
+    end = bisect_right(samples, until_ns, key=lambda sample: sample.at_ns)
+    return list(samples[max(0, end - IDLE_SAMPLES) : end])
+
+
+def judge(
+    folder: RunReader,
+    record: CellRecord,
+    spec: SweepSpec,
+    line: CellLine,
+    idle: Sequence[MemorySample],
+) -> CellResult:
+    """A cell's metrics, findings and status from its raw records; `idle` as `idle_samples`."""
     cell_id = record.cell.cell_id
     traces = list(folder.traces(cell_id, record.attempt))
     samples = list(folder.samples(cell_id, record.started_ns, record.finished_ns))
-    metrics = summarise(record, traces, samples, spec.slo)
-    evidence = CellEvidence(record, metrics, prompts_exact=record.prompts_exact)
+    metrics = summarise(record, traces, samples, spec.slo, idle=idle_power(idle))
+    evidence = CellEvidence(record, metrics, prompts_exact=record.prompts_exact, samples=samples)
     findings = examine_cell(evidence)
     status = status_of(evidence, findings)
     if line.strict and status == "suspect":
@@ -224,7 +253,8 @@ def recall(folder: RunReader) -> Recalled:
         raise UsageError(f"{folder.path / ENVIRONMENT} lacks an engine of the plan") from error
     known = {cell.cell_id: cell for cell in (*plan.cells, *plan.canaries)}
     lines = [line for line in folder.cells() if line.get("cell_id") in known]
-    judged = [_judged(folder, line, known, request.spec) for line in lines]
+    idle = [sample for sample in folder.samples(None) if sample.phase == "idle"]
+    judged = [_judged(folder, line, known, request.spec, idle) for line in lines]
     return Recalled(
         request=request,
         plan=plan,
@@ -233,9 +263,28 @@ def recall(folder: RunReader) -> Recalled:
             cells=tuple(found for found in judged if found.cell.purpose == "load"),
             canaries=tuple(found for found in judged if found.cell.purpose == "canary"),
             memory=_slot_costs(folder, plan, environment),
+            findings=_drift(folder, plan),
         ),
         stored_metrics={str(line["cell_id"]): line.get("metrics") for line in lines},
     )
+
+
+def _drift(folder: RunReader, plan: Plan) -> tuple[Finding, ...]:
+    """What the canary says: the time per token of each request, at the beginning and at the end."""
+    lines = {str(line["cell_id"]): line for line in folder.cells()}
+    times = []
+    for canary in plan.canaries:
+        if canary.cell_id not in lines:
+            return ()
+        attempt = _line_from(folder, lines[canary.cell_id]).attempt
+        traces = folder.traces(canary.cell_id, attempt)
+        found = [tpot_s(trace) for trace in traces if trace.ok and trace.role == "measured"]
+        times.append([seconds for seconds in found if seconds is not None])
+    if not times:
+        return ()
+    first, last = times
+    found_drift = canary_drift(first, last, plan.canaries[0].config.engine.id)
+    return () if found_drift is None else (found_drift,)
 
 
 def _slot_costs(folder: RunReader, plan: Plan, environment: Environment) -> tuple[SlotCost, ...]:
@@ -259,6 +308,7 @@ def _slot_costs(folder: RunReader, plan: Plan, environment: Environment) -> tupl
             context_per_slot=contexts[engine],
             box_class=str(environment.host.get("class")),
             expected=expected.get((engine, speculation)),
+            most_slots=MAX_SLOTS,
         )
         costs += memory.costs(subject, points)
     return tuple(costs)
@@ -320,11 +370,16 @@ def recall_environment(folder: RunReader) -> Environment:
 
 
 def _judged(
-    folder: RunReader, line: Mapping[str, Any], known: Mapping[str, Cell], spec: SweepSpec
+    folder: RunReader,
+    line: Mapping[str, Any],
+    known: Mapping[str, Cell],
+    spec: SweepSpec,
+    idle: Sequence[MemorySample],
 ) -> CellResult:
     parsed = _line_from(folder, line)
     try:
-        return judge(folder, parsed.record(known[parsed.cell_id]), spec, parsed)
+        record = parsed.record(known[parsed.cell_id])
+        return judge(folder, record, spec, parsed, _idle_before(idle, record.finished_ns))
     except (ValueError, IndexError, OverflowError) as error:
         # Well-formed records that contradict each other: only editing makes such.
         raise UsageError(

@@ -10,17 +10,20 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
 from edgeagent import archive
-from edgeagent.archive import Environment
+from edgeagent.archive import Environment, GuardRecord
 from edgeagent.core.estimate import Speeds, time_left_s
+from edgeagent.core.findings import CODES
 from edgeagent.core.model import (
     Cell,
     CellRecord,
     Finding,
     Launch,
     Measure,
+    MeasureMemory,
     Plan,
     RequestTrace,
     SamplePhase,
@@ -28,9 +31,10 @@ from edgeagent.core.model import (
     Step,
 )
 from edgeagent.core.plan import label
-from edgeagent.errors import EdgeAgentError
+from edgeagent.errors import DeviceMismatchError, EdgeAgentError, GuardError
 from edgeagent.logs import EventLog
 from edgeagent.ports import Server
+from edgeagent.probes.pagecache import page_cache_fraction
 from edgeagent.probes.sampler import Sampler
 from edgeagent.report.progress import ProgressState
 from edgeagent.store.runfolder import RunFolder
@@ -117,6 +121,7 @@ class Watching:
         self._number = (0, 0)
         self._done = 0
         self._failures = 0
+        self._warmth: float | None = None
         self._timed: list[tuple[Cell, float]] = []
 
     # -------------------------------------------------------------- the runner's words
@@ -125,6 +130,8 @@ class Watching:
         """Mark what comes with its cell."""
         self._show()  # the last word on the step before
         self._step, self._number, self._done = step, (number, of), 0
+        if isinstance(step, (StartEngine, MeasureMemory)):
+            self._warmth = _warmth(step)
         self.rate.clear()
         cell = getattr(step, "cell", None)
         self.log.info(
@@ -138,6 +145,7 @@ class Watching:
     def launched(self, launch: Launch, server: Server) -> None:
         """Keep the start and sample its processes."""
         self.server = server
+        launch = replace(launch, model_cached_fraction=self._warmth)
         self.log.info(
             "engine_ready", engine=launch.engine_id, ready_s=launch.ready_s, argv=launch.argv
         )
@@ -168,7 +176,8 @@ class Watching:
         self.sampler.mark(None)
         spec = self.plan.spec
         line = archive.line_of(record, strict=spec.strict)
-        found = archive.judge(self.folder, record, spec, line)
+        idle = archive.idle_samples(self.folder, record.finished_ns)
+        found = archive.judge(self.folder, record, spec, line, idle)
         archive.write_cell(self.folder, line, found)
         self.log.info(
             "cell_ended",
@@ -190,12 +199,18 @@ class Watching:
         if record.failure:
             self.view.note(f"{label(record.cell)}: {record.failure}")
 
+    def guard_killed(self, record: GuardRecord) -> None:
+        """Keep why the memory guard ended an engine, and what it had seen."""
+        self.log.warning("guard_killed", reason=record.reason)
+        self._keep(guard=(*self.environment.guard, record))
+
     def launch_failed(self, step: StartEngine, error: EdgeAgentError) -> None:
         """Remember why; its cells will be missing."""
         self.failed_starts.append(error)
         self.log.warning("engine_failed", engine=step.config.engine.id, error=str(error))
         self.view.note(str(error))
-        finding = Finding("engine_died", "suspect", str(error), ())
+        code = _code_of(error)
+        finding = Finding(code, CODES[code], str(error), ())
         if finding not in self.environment.findings:
             self._keep(findings=(*self.environment.findings, finding))
         self._step = step
@@ -211,12 +226,14 @@ class Watching:
         self,
         launches: tuple[Launch, ...] | None = None,
         findings: tuple[Finding, ...] | None = None,
+        guard: tuple[GuardRecord, ...] | None = None,
     ) -> None:
         now = self.environment
         self.environment = replace(
             now,
             launches=now.launches if launches is None else launches,
             findings=now.findings if findings is None else findings,
+            guard=now.guard if guard is None else guard,
         )
         archive.write_environment(self.folder, self.environment)
 
@@ -261,6 +278,20 @@ class Watching:
         plan = self.plan
         every = (*plan.cells, *plan.canaries, *plan.memory)
         return [cell for cell in every if cell.cell_id not in self.done]
+
+
+def _warmth(step: StartEngine | MeasureMemory) -> float | None:
+    """How much of the model file is in the page cache; None where there is no file or no saying."""
+    config = step.config if isinstance(step, StartEngine) else step.cell.config
+    path = Path(config.engine.model or "")
+    return page_cache_fraction(path) if config.engine.model and path.is_file() else None
+
+
+def _code_of(error: EdgeAgentError) -> str:
+    """The finding that a failed start becomes."""
+    if isinstance(error, GuardError):
+        return "killed_by_guard"
+    return "device_mismatch" if isinstance(error, DeviceMismatchError) else "engine_died"
 
 
 def _bytes(value: float | None) -> int | None:

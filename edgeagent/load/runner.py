@@ -15,13 +15,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from edgeagent.core.model import (
     Cell,
     CellRecord,
     ClientCost,
     Cooldown,
+    EngineConfig,
     ErrorKind,
     Launch,
     Limits,
@@ -38,7 +39,7 @@ from edgeagent.core.model import (
     StopEngine,
     Warmup,
 )
-from edgeagent.errors import EdgeAgentError, EngineError
+from edgeagent.errors import EdgeAgentError, EngineError, GuardError
 from edgeagent.load.drive import Drive, Halt, Send, Tools
 from edgeagent.load.workload import Prompts, corpus_characters, plant_text
 from edgeagent.ports import Clock, Engine, Server, TraceSink
@@ -131,6 +132,26 @@ class Gauge(Protocol):
         ...
 
 
+class Guardian(Protocol):
+    """Whoever ends an engine before it takes the box down."""
+
+    def arm(self, engine: Engine) -> None:
+        """Watch the memory of the box for this engine, which is about to start."""
+        ...
+
+    def set_pace(self, pace: Literal["fast", "slow"]) -> None:
+        """Look often while something ramps up, and less often otherwise."""
+        ...
+
+    def disarm(self) -> None:
+        """Stop watching; safe to call twice or before `arm`."""
+        ...
+
+    def has_killed(self) -> str | None:
+        """Why it ended the engine that it was armed for last; None when it did not."""
+        ...
+
+
 @dataclass(frozen=True)
 class World:
     """What the runner needs from outside."""
@@ -144,6 +165,9 @@ class World:
     """Where the engine's log goes: for a start, and the how-manyeth try at it."""
     rss_bytes: Callable[[], int | None]
     gauge: Gauge
+    guard: Guardian
+    confirm: Callable[[EngineConfig, Server], None]
+    """Raises EngineError when a ready engine is not what was asked for (its device, say)."""
 
 
 @dataclass
@@ -220,6 +244,9 @@ class Runner:
     async def _start(self, step: StartEngine, restarts: int) -> _Live | None:
         config = step.config
         engine = self.world.engines[config.engine.id]
+        guard = self.world.guard
+        if not config.engine.attached:
+            guard.arm(engine)
         starting = asyncio.ensure_future(
             engine.start(config, self.world.log_path(step, restarts), self.plan.spec.limits.start_s)
         )
@@ -227,11 +254,14 @@ class Runner:
             server = await self._unless_stopped(starting)
         except EdgeAgentError as error:
             await engine.stop()
+            guard.disarm()
             self.world.watcher.launch_failed(step, error)
             return None
         if server is None:
             await engine.stop()
+            guard.disarm()
             return None
+        guard.set_pace("slow")
         self.world.watcher.launched(
             _launch(step, server, self.world.log_path(step, restarts)), server
         )
@@ -241,9 +271,11 @@ class Runner:
         async def close() -> None:
             await context.__aexit__(None, None, None)
             await engine.stop()
+            guard.disarm()
             self.world.watcher.stopped()
 
         try:
+            self.world.confirm(config, server)
             prompts = await self._prompts(server, step)
         except BaseException as error:
             await close()
@@ -270,7 +302,12 @@ class Runner:
         self._broken = 0
         if death is None or self.stop.reason is not None:
             return live
+        killed = self.world.guard.has_killed()
         await self._close(live)
+        if killed is not None:
+            # It would take the same memory again.
+            self.world.watcher.launch_failed(live.step, GuardError(death))
+            return None
         if live.restarts >= MAX_RESTARTS:
             error = EngineError(f"{death}; it died {live.restarts + 1} times, giving it up")
             self.world.watcher.launch_failed(live.step, error)
@@ -332,11 +369,14 @@ class Runner:
                 slots=live.server.facts.slots,
                 client=cost,
                 failure=death or halt.detail,
-                failure_kind="engine_died" if death else halt.reason,
+                failure_kind=self._kind_of_death() if death else halt.reason,
                 prompts_exact=live.prompts.exact,
                 server_cached_delta=_delta(before, after, "cached_prompt_tokens"),
             )
         )
+
+    def _kind_of_death(self) -> ErrorKind:
+        return "killed_by_guard" if self.world.guard.has_killed() is not None else "engine_died"
 
     async def _memory(self, step: MeasureMemory) -> None:
         """Read what an engine takes before, during and after a load; a failed start stays one."""
@@ -354,6 +394,7 @@ class Runner:
                 meter = _Meter(self.world, live.line)
                 meter.begin()
                 failure = await self._loaded_memory(live, step, attempt)
+                kind = self._kind_of_death() if failure else None
             finally:
                 await self._close(live)
             if self.stop.reason is not None:
@@ -371,7 +412,7 @@ class Runner:
                 slots=live.server.facts.slots,
                 client=meter.end(),
                 failure=failure,
-                failure_kind="engine_died" if failure else None,
+                failure_kind=kind,
                 prompts_exact=live.prompts.exact,
             )
         )
@@ -417,10 +458,12 @@ class Runner:
             record=self._record,
         )
         guard = asyncio.ensure_future(self._guard(live, cell, phases, halt))
+        self.world.guard.set_pace("fast")
         try:
             await Drive(cell, attempt, phases, tools, halt).run()
             await self._hear_of_death(live)
         finally:
+            self.world.guard.set_pace("slow")
             guard.cancel()
             await asyncio.gather(guard, return_exceptions=True)
 

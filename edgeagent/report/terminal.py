@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
+from edgeagent.report import slots
+from edgeagent.report.reading import average, mapping, mappings, mean, number, sequence
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -73,6 +76,12 @@ def _parts(document: Mapping[str, object], folder: Path, width: int) -> Iterable
         for columns in _tables(width):
             yield Text("")
             yield Padding(_table(columns, series.rows), (0, 0, 0, 1))
+    costs = slots.rows(document)
+    if costs:
+        yield Text("")
+        yield Text("Memory of each further slot", style="bold")
+        yield Text("")
+        yield Padding(_slots_table(costs, width), (0, 0, 0, 1))
     doubts = findings(document)
     if doubts:
         yield Text("")
@@ -138,7 +147,7 @@ COLUMNS = (
 def all_series(document: Mapping[str, object]) -> tuple[Series, ...]:
     """Return the levels of a document, grouped by engine and speculation."""
     groups: dict[tuple[str, str], list[Mapping[str, object]]] = {}
-    for level in _objects(document.get("levels")):
+    for level in mappings(document.get("levels")):
         group = (_text(level.get("engine")), _text(level.get("speculation")))
         groups.setdefault(group, []).append(level)
     return tuple(
@@ -151,18 +160,18 @@ def all_series(document: Mapping[str, object]) -> tuple[Series, ...]:
 
 
 def _row(level: Mapping[str, object], cells: Sequence[Mapping[str, object]]) -> Row:
-    metrics = _object(level.get("metrics"))
-    cached = _mean(metrics, "cached_prompt_fraction")
+    metrics = mapping(level.get("metrics"))
+    cached = mean(metrics, "cached_prompt_fraction")
     if cached is None:
-        cached = _average(_number(cell.get("cached_prompt_fraction")) for cell in cells)
+        cached = average(number(cell.get("cached_prompt_fraction")) for cell in cells)
     return Row(
         cache=_text(level.get("prefix_cache")),
         at_once=_text(level.get("concurrency")),
         tokens_per_s=_with_interval(metrics, "output_tokens_per_s"),
         ttft=_pair(metrics, "ttft_s.p50", "ttft_s.p95"),
         itl=_pair(metrics, "itl_s.p50", "itl_s.p99"),
-        tpot=_milliseconds(_mean(metrics, "tpot_s.p50")),
-        e2e=_decimal(_mean(metrics, "e2e_s.p95"), 2),
+        tpot=_milliseconds(mean(metrics, "tpot_s.p50")),
+        e2e=_decimal(mean(metrics, "e2e_s.p95"), 2),
         cached=NONE if cached is None else f"{cached * 100:.0f} %",
         requests=_served(cells),
         peak=_peak(cells),
@@ -176,18 +185,18 @@ def _cells_of(
     keys = ("engine", "concurrency", "prefix_cache", "speculation")
     return tuple(
         cell
-        for cell in _objects(document.get("cells"))
+        for cell in mappings(document.get("cells"))
         if all(cell.get(key) == level.get(key) for key in keys)
     )
 
 
 def _title(document: Mapping[str, object], engine_id: str, speculation: str) -> str:
     """Return what was measured: engine, version, model, and speculation where it was on."""
-    engines = _objects(document.get("engines"))
+    engines = mappings(document.get("engines"))
     engine = next((one for one in engines if one.get("id") == engine_id), {})
-    cells = _objects(document.get("cells"))
+    cells = mappings(document.get("cells"))
     model_of = {_text(cell.get("engine")): cell.get("model") for cell in cells}
-    models = _objects(document.get("models"))
+    models = mappings(document.get("models"))
     model = next((one for one in models if one.get("id") == model_of.get(engine_id)), {})
     version = engine.get("version")
     words = [f"{engine_id} ({version})" if version else engine_id]
@@ -198,9 +207,9 @@ def _title(document: Mapping[str, object], engine_id: str, speculation: str) -> 
 
 
 def _served(cells: Sequence[Mapping[str, object]]) -> str:
-    counts = [_object(cell.get("requests")) for cell in cells]
-    ok = [_number(count.get("ok")) for count in counts]
-    failed = [_number(count.get("failed")) for count in counts]
+    counts = [mapping(cell.get("requests")) for cell in cells]
+    ok = [number(count.get("ok")) for count in counts]
+    failed = [number(count.get("failed")) for count in counts]
     return f"{_sum(ok)} / {_sum(failed)}"
 
 
@@ -214,9 +223,9 @@ def _peak(cells: Sequence[Mapping[str, object]]) -> str:
     on_gpu: list[float] = []
     on_host: list[float] = []
     for cell in cells:
-        values = _object(_object(cell.get("memory")).get("values"))
+        values = mapping(mapping(cell.get("memory")).get("values"))
         for name, summary in values.items():
-            peak = _number(_object(summary).get("peak"))
+            peak = number(mapping(summary).get("peak"))
             if peak is None:
                 continue
             if name.startswith("gpu.") and name.endswith(".engine_bytes"):
@@ -241,15 +250,37 @@ def _tables(width: int) -> tuple[Sequence[Column], ...]:
 
 
 def _table(columns: Sequence[Column], rows: Iterable[Row]) -> Table:
+    return _ruled(
+        [(column.heading, column.align) for column in columns],
+        [[str(getattr(row, column.field)) for column in columns] for row in rows],
+    )
+
+
+def _slots_table(costs: Sequence[slots.Row], width: int) -> Table:
+    if width >= WIDE:
+        return _ruled(
+            [(column.heading, column.align) for column in slots.COLUMNS],
+            [[str(getattr(row, column.field)) for column in slots.COLUMNS] for row in costs],
+        )
+    # Too narrow for all columns: a line each, the engines beside each other.
+    first, *others = slots.COLUMNS
+    return _ruled(
+        [(first.heading, "left"), *((str(getattr(row, first.field)), "left") for row in costs)],
+        [[column.words, *(str(getattr(row, column.field)) for row in costs)] for column in others],
+    )
+
+
+def _ruled(
+    headings: Sequence[tuple[str, Literal["left", "right"]]], rows: Iterable[Sequence[str]]
+) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
-    for column in columns:
-        table.add_column(column.heading, justify=column.align, no_wrap=True)
-    for row in rows:
-        words = [str(getattr(row, column.field)) for column in columns]
+    for heading, align in headings:
+        table.add_column(heading, justify=align, no_wrap=True)
+    for words in rows:
         table.add_row(*(Text(word, style=_STYLE.get(word, "")) for word in words))
     return table
 
@@ -272,7 +303,7 @@ class FindingLine:
 def findings(document: Mapping[str, object]) -> tuple[FindingLine, ...]:
     """Return one line for each kind of finding, worst first; all of them stand in the document."""
     kinds: dict[tuple[str, str], list[str]] = {}
-    for finding in _objects(document.get("findings")):
+    for finding in mappings(document.get("findings")):
         kind = (_text(finding.get("severity")), _text(finding.get("code")))
         kinds.setdefault(kind, []).append(_text(finding.get("text")))
     lines = [
@@ -303,7 +334,7 @@ def _findings_table(lines: Iterable[FindingLine]) -> Table:
 
 def closing(document: Mapping[str, object], folder: Path) -> tuple[str, ...]:
     """Return the last lines: how the run ended, where it lies, what to do next."""
-    cells = _objects(document.get("cells"))
+    cells = mappings(document.get("cells"))
     ok = sum(cell.get("status") == "ok" for cell in cells)
     status = _text(document.get("status"))
     return (
@@ -331,8 +362,8 @@ def quoted(folder: Path) -> str:
 
 def _with_interval(metrics: Mapping[str, object], name: str) -> str:
     """Return the mean and, where there is an interval, half its width."""
-    value = _mean(metrics, name)
-    interval = [_number(end) for end in _list(_object(metrics.get(name)).get("ci95"))]
+    value = mean(metrics, name)
+    interval = [number(end) for end in sequence(mapping(metrics.get(name)).get("ci95"))]
     low, high = interval if len(interval) == 2 else (None, None)  # noqa: PLR2004  # because an interval has two ends
     if value is None or low is None or high is None:
         return _decimal(value, 1)
@@ -340,7 +371,7 @@ def _with_interval(metrics: Mapping[str, object], name: str) -> str:
 
 
 def _pair(metrics: Mapping[str, object], first: str, second: str) -> str:
-    return f"{_milliseconds(_mean(metrics, first))} / {_milliseconds(_mean(metrics, second))}"
+    return f"{_milliseconds(mean(metrics, first))} / {_milliseconds(mean(metrics, second))}"
 
 
 def _milliseconds(seconds: float | None) -> str:
@@ -363,31 +394,3 @@ def _size(amount_bytes: float) -> str:
 
 def _text(value: object) -> str:
     return NONE if value is None else str(value)
-
-
-# -------------------------------------------------------------------------- reading a JSON document
-
-
-def _mean(metrics: Mapping[str, object], name: str) -> float | None:
-    return _number(_object(metrics.get(name)).get("mean"))
-
-
-def _average(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _object(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> Sequence[object]:
-    return value if isinstance(value, (list, tuple)) else ()
-
-
-def _objects(value: object) -> tuple[Mapping[str, object], ...]:
-    return tuple(item for item in _list(value) if isinstance(item, Mapping))

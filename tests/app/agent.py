@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,14 @@ def fake(*flags: str, ttft_ms: int = 60, itl_ms: int = 20) -> list[str]:
     return ["--engine=fake", *(f"--engine-arg=fake={part}" for part in split)]
 
 
-def edgeagent(*arguments: object, timeout_s: float = 90) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
+def edgeagent(
+    *arguments: object, timeout_s: float = 90, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run it to its end; `environ` comes on top of our own."""
     return subprocess.run(
-        words(*arguments), capture_output=True, text=True, timeout=timeout_s, cwd=ROOT, check=False
-    )
+        words(*arguments), capture_output=True, text=True, timeout=timeout_s, cwd=ROOT, check=False,
+        env={**os.environ, **(environ or {})},
+    )  # fmt: skip
 
 
 def begun(*arguments: object) -> subprocess.Popen[str]:
@@ -58,7 +62,10 @@ def result(folder: Path) -> dict[str, Any]:
     return document
 
 
-OF_THE_BOX = {"inflight_below_concurrency", "client_bound", "clock_stepped", "throttled"}
+OF_THE_BOX = {
+    "inflight_below_concurrency", "client_bound", "clock_stepped", "throttled", "memory_pressure",
+    "power_mode_changed",
+}  # fmt: skip
 """Doubts that a busy test machine may rightly raise; they are not what these tests are about."""
 
 
@@ -98,5 +105,10 @@ def sentence(done: subprocess.CompletedProcess[str]) -> str:
     return text
 
 
-def sweep(folder: Path, engine: Sequence[str], *more: object) -> subprocess.CompletedProcess[str]:
-    return edgeagent("sweep", *engine, *SMALL, "--out", folder, "--quiet", *more)
+def sweep(
+    folder: Path,
+    engine: Sequence[str],
+    *more: object,
+    environ: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    return edgeagent("sweep", *engine, *SMALL, "--out", folder, "--quiet", *more, environ=environ)

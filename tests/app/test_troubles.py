@@ -91,6 +91,9 @@ class SlowProbe:
         self.go_on.wait(10)
         return {"slow.value": 1}, {}
 
+    def facts(self) -> dict[str, object]:
+        return {}
+
     def close(self) -> None:
         pass
 
@@ -100,12 +103,12 @@ def test_a_cell_that_has_ended_gets_no_sample_more() -> None:
     kept: list[MemorySample] = []
     probe = SlowProbe()
     sampler = Sampler((probe,), SystemClock(), kept.append)
-    sampler.cell_id = "c"
+    sampler.mark("c")
     sampler.start()
     try:
         assert probe.reading.wait(10)
         threading.Timer(0.2, probe.go_on.set).start()
-        sampler.cell_id = None
+        sampler.mark(None)
         seen = [sample for sample in kept if sample.cell_id == "c"]
         assert len(seen) == 1
     finally:

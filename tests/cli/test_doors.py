@@ -70,6 +70,7 @@ def test_an_interrupt_before_anything_began_is_no_traceback(tmp_path: Path) -> N
 def test_quiet_prints_nothing(tmp_path: Path) -> None:
     done = edgeagent(
         "sweep", *fake(), "--concurrency=1", "--requests=2", "--repeats=1", "--output-tokens=2",
-        "--prefix-cache=off", "--memory-repeats=0", "--canary=0", "--quiet", "--out", tmp_path / "run",
+        "--prefix-cache=off", "--memory-repeats=0", "--canary=0", "--quiet",
+        "--out", tmp_path / "run",
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

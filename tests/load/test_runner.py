@@ -98,6 +98,28 @@ class OurEngine:
     async def stop(self) -> None:
         self.alive = 0
 
+    def pids(self) -> tuple[int, ...]:
+        return ()
+
+    def kill(self, why: str) -> None:
+        self.servers[-1].dead = why
+
+
+class NoGuard:
+    """Watches nothing."""
+
+    def arm(self, engine: Engine) -> None:
+        pass
+
+    def set_pace(self, pace: str) -> None:
+        pass
+
+    def disarm(self) -> None:
+        pass
+
+    def has_killed(self) -> str | None:
+        return None
+
 
 @dataclass
 class Notebook:
@@ -193,6 +215,10 @@ def a_plan(spec: SweepSpec = SPEC) -> Plan:
     return expand(spec, found)
 
 
+def as_asked(config: EngineConfig, server: Server) -> None:
+    """Every engine is what was asked for."""
+
+
 def world(notebook: Notebook, engines: Mapping[str, Engine]) -> World:
     @asynccontextmanager
     async def connect(server: Server) -> AsyncIterator[Line]:
@@ -207,6 +233,8 @@ def world(notebook: Notebook, engines: Mapping[str, Engine]) -> World:
         log_path=lambda step, restarts: Path(f"engine-{step.replicate}-{restarts}.log"),
         rss_bytes=lambda: None,
         gauge=notebook,
+        guard=NoGuard(),
+        confirm=as_asked,
     )
 
 
