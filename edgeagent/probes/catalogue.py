@@ -49,7 +49,7 @@ def probes_for(
         found.append(_jetson(root, manner))
     found += [
         _power(root, manner),
-        PressureProbe(root),
+        PressureProbe(root, every_s=0.0) if manner == "looking" else PressureProbe(root),
         CgroupProbe(root),
         _hygiene(root, manner),
     ]

@@ -10,6 +10,7 @@ whoever judges a cell takes differences.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,15 +33,25 @@ SWAPS = ("vm.swap_zram_bytes", "vm.swap_disk_bytes")
 
 
 class PressureProbe:
-    """Waiting, swapping and reclaim of the whole box: see `Probe`."""
+    """Waiting, swapping and reclaim of the whole box: see `Probe`.
+
+    Totals, of which differences over a cell are taken: read every `every_s` seconds at most, and a
+    reading in between has no values at all.
+    """
 
     name = "pressure"
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    def __init__(self, root: Path = Path("/"), every_s: float = 1.0) -> None:
         self._proc = str(root / "proc")
+        self._every_s = every_s
+        self._next_s = 0.0
 
     def read(self, pids: Sequence[int]) -> Readings:  # noqa: ARG002  # because every probe is asked alike
-        """Return the totals of now; the engine's processes do not matter."""
+        """Return the totals of now, or none before their time; `pids` does not matter."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return {}, {}
+        self._next_s = now_s + self._every_s
         values: dict[str, float | int | None] = {}
         absent: dict[str, str] = {}
         for part, reasons in (self._stalls(), self._counters(), self._swaps()):

@@ -10,7 +10,6 @@ Pages in swap and explicit huge pages (hugetlbfs) are in none of these sums.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,8 +107,8 @@ class Held:
     peak_rss_bytes: int
 
 
-_ROLLUP = re.compile(r"^(Pss|Pss_Anon|Pss_File|Pss_Shmem):\s*([0-9]{1,18}) kB", re.MULTILINE)
-_STATUS = re.compile(r"^(VmRSS|RssAnon|RssFile|RssShmem|VmHWM):\s*([0-9]{1,18}) kB", re.MULTILINE)
+_ROLLUP = ("Pss", "Pss_Anon", "Pss_File", "Pss_Shmem")
+_STATUS = ("VmRSS", "RssAnon", "RssFile", "RssShmem", "VmHWM")
 
 
 def parse_smaps_rollup(text: str) -> Shares | None:

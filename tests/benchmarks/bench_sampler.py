@@ -17,12 +17,13 @@ from pathlib import Path
 
 from edgeagent.clock import SystemClock
 from edgeagent.core.model import MemorySample, RequestTrace
-from edgeagent.probes.host import HostProbe
-from edgeagent.probes.hygiene import HygieneProbe
-from edgeagent.probes.nvml import NvmlProbe
+from edgeagent.probes.catalogue import probes_for, sysroot
 from edgeagent.probes.sampler import Sampler
 from edgeagent.store.records import trace_line
 from edgeagent.store.runfolder import RunFolder
+
+
+WARM_UP_S = 2.0
 
 
 def sampling(hz: float, seconds: float, folder: RunFolder, pids: tuple[int, ...]) -> str:
@@ -35,11 +36,13 @@ def sampling(hz: float, seconds: float, folder: RunFolder, pids: tuple[int, ...]
         late_ms.append(sample.late_ns / 1e6)
         folder.append_sample(sample)
 
-    sampler = Sampler(
-        [HostProbe(), HygieneProbe(), NvmlProbe()], SystemClock(), keep, lambda: pids, hz
-    )
-    before_s, begun_s = time.process_time(), time.monotonic()
+    probes = probes_for(sysroot(os.environ), os.environ)
+    sampler = Sampler(probes, SystemClock(), keep, lambda: pids, hz)
     sampler.start()
+    threading.Event().wait(WARM_UP_S)  # the first look finds and imports what the box has
+    kept.clear()
+    late_ms.clear()
+    before_s, begun_s = time.process_time(), time.monotonic()
     threading.Event().wait(seconds)
     sampler.stop()
     cpu_s, wall_s = time.process_time() - before_s, time.monotonic() - begun_s

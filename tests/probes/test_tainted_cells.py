@@ -47,7 +47,7 @@ class Box:
         (root / "processes").mkdir()  # ours are not the recorded box's
         probes = (
             HygieneProbe(root, every_s=0.0, processes=root / "processes"),
-            PressureProbe(root),
+            PressureProbe(root, every_s=0.0),
             JetsonProbe(root, pace=Pace(slow_s=0.0)),
         )
         self.sampler = Sampler(probes, self.clock, self.kept.append)
