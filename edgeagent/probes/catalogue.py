@@ -24,6 +24,9 @@ Manner = Literal["sampling", "looking"]
 """`sampling` is many times a second beside a load, where what is dear is read less often;
 `looking` is for people: slow, and every reading complete."""
 
+_TOTALS_EVERY_S = 1.0
+"""How often a sampler reads totals, of which differences are taken, and what changes slowly."""
+
 _PATIENT_S = 5.0
 """How long somebody who looks once waits for NVML."""
 
@@ -42,16 +45,20 @@ def probes_for(
     """
     seen = box.look(root)
     kind = box.classify(seen).kind
-    found: list[Probe] = [HostProbe(root), _nvml(root, environ, manner)]
+    every_s = 0.0 if manner == "looking" else _TOTALS_EVERY_S
+    found: list[Probe] = [
+        HostProbe(root, agent_every_s=every_s),
+        _nvml(root, environ, manner),
+    ]
     if kind in {"amd", "intel", "cpu"}:
         found.append(_drm(root, manner))
     if box.is_jetson(seen):
         found.append(_jetson(root, manner))
     found += [
         _power(root, manner),
-        PressureProbe(root, every_s=0.0) if manner == "looking" else PressureProbe(root),
+        PressureProbe(root, every_s),
         CgroupProbe(root),
-        _hygiene(root, manner),
+        HygieneProbe(root, every_s),
     ]
     return tuple(found)
 
@@ -89,7 +96,3 @@ def _power(root: Path, manner: Manner) -> Probe:
     from edgeagent.probes.power import Pace, PowerProbe
 
     return PowerProbe(root, pace=Pace(every_s=0.0) if manner == "looking" else None)
-
-
-def _hygiene(root: Path, manner: Manner) -> Probe:
-    return HygieneProbe(root, every_s=0.0) if manner == "looking" else HygieneProbe(root)
