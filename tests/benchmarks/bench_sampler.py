@@ -22,7 +22,6 @@ from edgeagent.probes.sampler import Sampler
 from edgeagent.store.records import trace_line
 from edgeagent.store.runfolder import RunFolder
 
-
 WARM_UP_S = 2.0
 
 
