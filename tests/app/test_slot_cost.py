@@ -178,7 +178,7 @@ def test_a_gpu_that_was_asked_for_and_is_not_used_is_refused_though_the_engine_i
     assert done.returncode == 3
     assert "GPU was asked for" in done.stderr
     found = {finding["code"] for finding in result(tmp_path / "run")["findings"]}
-    assert found == {"device_mismatch"}
+    assert "device_mismatch" in found
 
 
 def test_strict_refuses_a_box_that_saves_power_before_anything_is_begun(tmp_path: Path) -> None:
