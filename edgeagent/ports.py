@@ -133,6 +133,10 @@ class Engine(Protocol):
         """
         ...
 
+    def starting(self) -> str | None:
+        """What a start under way is doing, in a few words; None when nobody can say."""
+        ...
+
     def kill(self, why: str) -> None:
         """SIGKILL every process of the engine at once, from any thread, without waiting.
 

@@ -19,7 +19,7 @@ from edgeagent.core.model import (
     ModelIdentity,
     ServerFacts,
 )
-from edgeagent.engines import llamacpp, vllm_wire, wire
+from edgeagent.engines import llamacpp, vllm_facts, vllm_wire, wire
 from edgeagent.engines.rest import Answer, Rest
 from edgeagent.errors import EngineError, UnreachableError
 from edgeagent.ports import Ask, HttpRequest
@@ -38,7 +38,10 @@ async def detect(
             if asked:
                 await _llama_server(rest)
             return kind, await llamacpp.facts_of(rest)
-        return kind, await _openai_facts(rest, kind)
+        model = await _models(rest)
+        if kind == "vllm":
+            return kind, await vllm_facts.facts_of(rest)
+        return kind, _openai_facts(model)
 
 
 async def _kind(rest: Rest) -> EngineKind:
@@ -86,17 +89,10 @@ async def _models(rest: Rest) -> dict[str, object]:
     )
 
 
-async def _openai_facts(rest: Rest, kind: EngineKind) -> ServerFacts:
-    model = await _models(rest)
-    version = None
-    if kind == "vllm":
-        found = (await rest.get("/version")).mapping().get("version")
-        version = found if isinstance(found, str) else None
-    length = model.get("max_model_len")
-    name = model.get("id")
+def _openai_facts(model: Mapping[str, object]) -> ServerFacts:
+    length, name = model.get("max_model_len"), model.get("id")
     return ServerFacts(
         context_per_slot=length if isinstance(length, int) else None,
-        version=version,
         model=name if isinstance(name, str) else None,
     )
 
@@ -163,14 +159,21 @@ class AttachedEngine:
         """None: somebody else's processes are not ours to watch."""
         return ()
 
+    def starting(self) -> str | None:
+        """Nothing: it runs already."""
+        return None
+
     def kill(self, why: str) -> None:
         """Nothing: somebody else's server is not ours to end."""
 
 
 def _differences(config: EngineConfig, facts: ServerFacts) -> list[str]:
+    found = []
     if facts.slots is not None and facts.slots < config.slots:
-        return [f"it has {facts.slots} slots, the sweep goes up to {config.slots}"]
-    return []
+        found.append(f"it has {facts.slots} slots, the sweep goes up to {config.slots}")
+    if facts.prefix_cache is False and config.prefix_cache == "on":
+        found.append("asked for prefix caching on, it is off")
+    return found
 
 
 class AttachedServer(llamacpp.LlamaCppServer):
@@ -186,9 +189,7 @@ class AttachedServer(llamacpp.LlamaCppServer):
             return await super().tokenize(text)
         if self._kind != "vllm":
             return None
-        body = {"model": self._facts.model, "prompt": text, "add_special_tokens": False}
-        tokens = (await self._rest.post("/tokenize", body)).mapping().get("tokens")
-        return tuple(tokens) if isinstance(tokens, list) and tokens else None
+        return await vllm_facts.tokens_of(self._rest, self._facts.model or "", text)
 
     def request(self, ask: Ask) -> HttpRequest:
         """The wire form of the server's kind."""
@@ -205,6 +206,8 @@ class AttachedServer(llamacpp.LlamaCppServer):
 
     async def counters(self) -> Mapping[str, float]:
         """Counters where we know their names."""
+        if self._kind == "vllm":
+            return await vllm_facts.read_counters(self._rest)
         return await super().counters() if self._kind == "llamacpp" else {}
 
 

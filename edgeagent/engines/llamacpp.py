@@ -28,10 +28,11 @@ from edgeagent.core.model import (
     ModelIdentity,
     ServerFacts,
 )
-from edgeagent.engines import wire
+from edgeagent.engines import container, wire
+from edgeagent.engines.container import Process
 from edgeagent.engines.flags import CONSERVATIVE, KnownFlags, choose_flags, parse_help
 from edgeagent.engines.llama_log import with_log
-from edgeagent.engines.process import EngineProcess, free_port, scrubbed
+from edgeagent.engines.process import free_port, scrubbed
 from edgeagent.engines.rest import Rest
 from edgeagent.errors import (
     DeviceMismatchError,
@@ -92,7 +93,7 @@ class LlamaCppServer:
         self,
         rest: Rest,
         facts: ServerFacts,
-        process: EngineProcess | None = None,
+        process: Process | None = None,
         argv: Sequence[str] = (),
         ready_s: float | None = None,
     ) -> None:
@@ -166,6 +167,7 @@ _COUNTERS = {
     "llamacpp:prompt_tokens_total": "prompt_tokens",
     "llamacpp:prompt_tokens_cached_total": "cached_prompt_tokens",
     "llamacpp:tokens_predicted_total": "output_tokens",
+    "llamacpp:spec_decode_num_drafts_total": "drafts",
     "llamacpp:spec_decode_num_draft_tokens_total": "draft_tokens",
     "llamacpp:spec_decode_num_accepted_tokens_total": "draft_accepted",
 }
@@ -218,7 +220,7 @@ class LlamaCppEngine:
         self._model = model
         self._hash_file = hash_file
         self._environment = scrubbed(os.environ if environment is None else environment, spec.env)
-        self._process: EngineProcess | None = None
+        self._process: Process | None = None
         self._rest: Rest | None = None
         self._slot_folder: Path | None = None
         self._killed: str | None = None
@@ -228,13 +230,15 @@ class LlamaCppEngine:
 
     def identify(self, config: EngineConfig) -> EngineIdentity:
         """Version, hash and launch line. Raises UsageError when there is no such program."""
+        contained = container.launches(self._spec.command)
         program = find_program(self._spec.command[0])
         flags = self._flags(config)
         return EngineIdentity(
             id=self._spec.id,
             kind="llamacpp",
             version=_version(self._spec.command, self._environment_key()),
-            binary_sha256=hash_program(program, self._hash_file),
+            # Of a container the launcher is here, and the program is not.
+            binary_sha256=None if contained else hash_program(program, self._hash_file),
             argv=(*self._spec.command, *flags),
             env=self._spec.env,
             attached=False,
@@ -279,7 +283,9 @@ class LlamaCppEngine:
             self._slot_folder.mkdir(exist_ok=True)
             argv += ["--slot-save-path", f"{self._slot_folder}/"]
         begun = time.monotonic()
-        self._process = await EngineProcess.start("llama-server", argv, self._environment, log)
+        self._process = await container.start_process(
+            "llama-server", argv, self._environment, log, dict(self._spec.env)
+        )
         if self._killed is not None:  # while it was being made
             self._process.kill(self._killed)
         self._rest = Rest(f"http://127.0.0.1:{port}", timeout_s=60)
@@ -288,7 +294,7 @@ class LlamaCppEngine:
         facts = await self._facts(config, self._process, self._rest, choice.notes)
         return LlamaCppServer(self._rest, believed(config, facts), self._process, argv, ready_s)
 
-    async def _ready(self, process: EngineProcess, rest: Rest, timeout_s: float) -> None:
+    async def _ready(self, process: Process, rest: Rest, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             _raise_death(process)
@@ -304,7 +310,7 @@ class LlamaCppEngine:
         )
 
     async def _facts(
-        self, config: EngineConfig, process: EngineProcess, rest: Rest, notes: Sequence[str]
+        self, config: EngineConfig, process: Process, rest: Rest, notes: Sequence[str]
     ) -> ServerFacts:
         try:
             facts = await facts_of(rest)
@@ -336,6 +342,10 @@ class LlamaCppEngine:
         process = self._process
         return process.pids() if process else ()
 
+    def starting(self) -> str | None:
+        """Nothing to say: it takes seconds, or as long as reading the model does."""
+        return None
+
     def kill(self, why: str) -> None:
         """SIGKILL all of it from any thread; a start under way ends with GuardError."""
         self._killed = why
@@ -344,7 +354,7 @@ class LlamaCppEngine:
             process.kill(why)
 
 
-def _raise_death(process: EngineProcess) -> None:
+def _raise_death(process: Process) -> None:
     """Raises EngineError when it has died, GuardError when the guard did it."""
     death = process.death()
     if death is None:

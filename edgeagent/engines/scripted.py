@@ -30,7 +30,7 @@ from typing import IO, NoReturn
 
 from edgeagent.engines.scripted_line import Line
 from edgeagent.engines.scripted_memory import MOST_GROWTH_BYTES, Memory, MemoryScript, spawn
-from edgeagent.engines.scripted_slots import Slot, Slots, common_prefix, tokenize
+from edgeagent.engines.scripted_slots import Slot, Slots, Stalls, common_prefix, tokenize
 from edgeagent.engines.scripted_stream import (
     FINGERPRINT,
     MODEL,
@@ -82,6 +82,10 @@ class Script:
     idle_s: float = 5.0
     """How long a connection may wait for its next request."""
     memory: MemoryScript = field(default_factory=MemoryScript)
+    stall_s: float = 0.0
+    """For so long every stream stands still once a slot takes a long prompt."""
+    stall_tokens: int = 256
+    """A prompt is long that has so many tokens which the slot does not hold."""
 
 
 class ScriptedServer:
@@ -98,6 +102,7 @@ class ScriptedServer:
         self._listener: socket.socket | None = None
         self._stamps: IO[str] | None = None
         self._loading = False
+        self._stalls = Stalls()
 
     async def __aenter__(self) -> ScriptedServer:
         script = self._script
@@ -321,13 +326,15 @@ class ScriptedServer:
 
     async def _stream(self, line: Line, ask: Wanted, served: Served) -> None:
         loop = asyncio.get_running_loop()
-        begun = loop.time()
+        begun = self._stalls.begin(loop.time())
+        if len(ask.prompt) - served.cached >= self._script.stall_tokens:
+            self._stalls.add(loop.time(), self._script.stall_s)
         line.begin_stream()
         written: list[int] = []
         try:
             for beat in beats(ask, served, self._script.tempo):
-                wait_s = begun + beat.due_s - loop.time()
-                if wait_s > 0:
+                # Again after each sleep: everything may have come to a stand meanwhile.
+                while (wait_s := begun.due(beat.due_s) - loop.time()) > 0:  # noqa: ASYNC110  # because nothing else tells the time
                     await asyncio.sleep(wait_s)
                 if not line.alive():
                     raise ConnectionResetError
@@ -424,6 +431,8 @@ _TAKEN = (
     ("--tokens-per-event N", "tokens of one event (default: 1)"),
     ("--fault WORDS", "what goes wrong: see edgeagent/engines/scripted_stream.py"),
     ("--fault-every N", "with every N-th request (default: 1)"),
+    ("--stall-ms MS", "every stream stands still so long when a slot takes a long prompt"),
+    ("--stall-tokens N", "which has so many tokens that the slot does not hold (default: 256)"),
     ("--stamps FNAME", "append the true times of every request to this file"),
     ("--map-bytes N", "map a file of N bytes and read all of it"),
     ("--slot-bytes N", "take N bytes a slot"),
@@ -510,6 +519,8 @@ def script_of(arguments: Sequence[str]) -> Script:
         cache_prompt=not args.no_cache_prompt,
         absent=frozenset(absent),
         memory=memory,
+        stall_s=float(args.stall_ms or 0) / 1e3,
+        stall_tokens=int(args.stall_tokens or 256),
     )
 
 

