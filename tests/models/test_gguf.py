@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeagent.errors import UsageError
-from edgeagent.models.gguf import identify, read, read_model, shards
+from edgeagent.models.gguf import identify, read, read_model, read_whole, shards
 
 Q4_0, Q8_0, F32 = 2, 8, 0
 
@@ -302,3 +302,19 @@ def real_model() -> Path:
     if os.environ.get("EDGEAGENT_REQUIRE_REAL") == "1":
         pytest.fail(why)
     pytest.skip(why)
+
+
+def test_a_tool_gets_every_list_whole_and_the_place_of_every_tensor(tmp_path: Path) -> None:
+    metadata = {"general.name": Value("string", "x"), "many": Value("u32", list(range(5000)))}
+    path = put(tmp_path, gguf(metadata, TENSORS, bytes(96)))
+    whole = read_whole(path)
+    assert whole.facts.metadata["many"] == tuple(range(5000))
+    begin = len(gguf(metadata, TENSORS))
+    assert [(t.name, t.shape, t.type, t.begin - begin, t.size_bytes) for t in whole.tensors] == [
+        ("w", (32, 2), "Q4_0", 0, 36),
+        ("n", (8,), "F32", 64, 32),
+    ]
+    data = path.read_bytes()
+    start, end = whole.entries["general.name"]
+    # key, type number of a string, string
+    assert data[start:end] == text("general.name") + struct.pack("<I", 8) + text("x")
