@@ -13,7 +13,7 @@ import os
 import platform
 import resource
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -22,10 +22,11 @@ from typing import Any
 
 from edgeagent import __version__, archive
 from edgeagent.archive import ENVIRONMENT_SCHEMA, Environment
-from edgeagent.assembly import Parts, assemble, expected_slots
+from edgeagent.assembly import Parts, assemble, extend
 from edgeagent.clock import SystemClock
 from edgeagent.config import Access, SweepRequest
 from edgeagent.core import estimate, result
+from edgeagent.core.capacities import wanted
 from edgeagent.core.model import EngineConfig, MemorySample, Plan, StartEngine
 from edgeagent.core.plan import label, remaining
 from edgeagent.core.result import CellResult, RunStatus
@@ -110,17 +111,41 @@ def _watching(setting: _Setting, view: View, log: EventLog, done: set[str]) -> W
 
 async def _run(setting: _Setting, watching: Watching) -> _Ending:
     """Carry the plan out; everything seen is in the folder when this returns."""
-    plan = setting.parts.plan
     stop = Halt()
-    runner = Runner(remaining(plan, watching.done), _world(setting, watching), stop)
     watching.sampler.start()
     try:
         with _signals(stop) as received:
-            await _within(runner, plan.spec.limits.sweep_s)
+            limit_s = setting.parts.plan.spec.limits.sweep_s
+            await _within(_rounds(setting, watching, stop), stop, limit_s)
     finally:
         await asyncio.get_running_loop().run_in_executor(None, watching.sampler.stop)
         watching.view.close()
     return _Ending(received[0] if received else None, stop.detail, watching.failed_starts)
+
+
+async def _rounds(setting: _Setting, watching: Watching, stop: Halt) -> None:
+    """Carry out the plan, and whatever the search for the capacity asks for after it."""
+    parts: Parts | None = setting.parts
+    tried = set(watching.done)
+    while parts is not None:
+        left = remaining(parts.plan, tried)
+        await Runner(left, _world(setting, watching), stop).run()
+        tried |= {cell.cell_id for cell in parts.plan.every_cell}
+        parts = None if stop.reason is not None else _next_round(setting.folder, parts, watching)
+
+
+def _next_round(folder: RunFolder, parts: Parts, watching: Watching) -> Parts | None:
+    """The plan with the levels that would settle the capacity; None when there is none to add."""
+    if parts.plan.spec.capacity == "off":
+        return None
+    asked = parts.plan.spec.capacity_levels
+    more = tuple(one for one in wanted(archive.recall(folder).searches) if one not in asked)
+    if not more:
+        return None
+    longer = extend(parts, (*asked, *more))
+    archive.write_plan(folder, longer.request, longer.plan)
+    watching.go_on_with(longer.plan)
+    return longer
 
 
 @dataclass(frozen=True)
@@ -184,13 +209,13 @@ def _seen_now(config: EngineConfig, watching: Watching) -> MemorySample | None:
     return watching.sampler.latest
 
 
-async def _within(runner: Runner, seconds: float | None) -> None:
+async def _within(work: Coroutine[None, None, None], stop: Halt, seconds: float | None) -> None:
     """Run; when the sweep's own time is over it is stopped like by an operator."""
-    running = asyncio.ensure_future(runner.run())
+    running = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait({running}, timeout=seconds)
         if not done:
-            runner.stop.now("cell_deadline", f"the sweep's {seconds:g} s were over")
+            stop.now("cell_deadline", f"the sweep's {seconds:g} s were over")
         await running
     finally:
         if not running.done():
@@ -267,7 +292,7 @@ class Preview:
         return {
             "cells": [
                 {"cell_id": cell.cell_id, "label": label(cell), "requests": cell.requests}
-                for cell in self.parts.plan.cells
+                for cell in self.parts.plan.every_cell
             ],
             "steps": len(self.parts.plan.steps),
             "memory": [
@@ -290,7 +315,7 @@ class Preview:
 
     def _seconds(self) -> tuple[float, float]:
         plan, speeds = self.parts.plan, _speeds(self.parts)
-        seconds = sum(estimate.cell_s(cell, speeds) for cell in plan.cells)
+        seconds = sum(estimate.cell_s(cell, speeds) for cell in plan.every_cell)
         seconds += estimate.launches_s(plan.cells, speeds, plan.spec.cooldown_s)
         return seconds * estimate.LOW, seconds * estimate.HIGH
 
@@ -334,7 +359,7 @@ def _remove(path: Path) -> None:
 
 def _already_measured(folder: RunFolder, plan: Plan) -> set[str]:
     """Ids that count; others (failed, or of another binary, model or plan) are put aside."""
-    planned = {cell.cell_id for cell in (*plan.cells, *plan.canaries, *plan.memory)}
+    planned = {cell.cell_id for cell in plan.every_cell}
     folder.drop_cells(
         {
             str(line["cell_id"])
@@ -355,7 +380,7 @@ def _environment(folder: RunFolder, parts: Parts, ready: Ready, *, resumed: bool
         host=ready.host,
         identities=parts.plan.identities,
         findings=ready.findings,
-        expected=expected_slots(parts),
+        expected=ready.expected,
         box=ready.facts,
     )
     if not resumed:

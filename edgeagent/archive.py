@@ -18,13 +18,19 @@ from pydantic import TypeAdapter, ValidationError
 from edgeagent.config import SweepRequest, sweep_request_from_document
 from edgeagent.core import memory, result, verify
 from edgeagent.core.canary import canary_drift
+from edgeagent.core.capacities import capacities, searches
+from edgeagent.core.capacity import Search
 from edgeagent.core.energy import idle_power
 from edgeagent.core.findings import CellEvidence, examine_cell, status_of
+from edgeagent.core.interference import Interference, combine, observe
 from edgeagent.core.kv import MAX_SLOTS
 from edgeagent.core.memory import ExpectedSlot, Point, SlotCost, Subject
 from edgeagent.core.metrics import summarise, tpot_s
 from edgeagent.core.model import (
+    Arrival,
+    ArrivalRecord,
     Cell,
+    CellPurpose,
     CellRecord,
     ClientCost,
     EngineIdentity,
@@ -94,10 +100,15 @@ class CellLine:
     server_cached_delta: int | None
     prompts_exact: bool
     strict: bool = False
+    arrivals: tuple[Arrival, ...] = ()
+    server_deltas: Mapping[str, int] = field(default_factory=dict)
 
     def record(self, cell: Cell) -> CellRecord:
         """The cell's record again."""
-        return CellRecord(cell=cell, **{name: getattr(self, name) for name in _OF_RECORD})
+        common = {name: getattr(self, name) for name in _OF_RECORD}
+        if cell.purpose == "arrival":
+            return ArrivalRecord(cell=cell, arrivals=self.arrivals, **common)
+        return CellRecord(cell=cell, **common)
 
 
 _OF_RECORD = tuple(item.name for item in fields(CellRecord) if item.name != "cell")
@@ -112,6 +123,8 @@ class Recalled:
     plan: Plan
     environment: Environment
     measured: Measured
+    searches: tuple[Search, ...]
+    """What is known of every engine's capacity, where it was asked for."""
     stored_metrics: Mapping[str, object]
     """By cell id, as `cells.jsonl` keeps them."""
 
@@ -140,7 +153,7 @@ def write_plan(folder: RunFolder, request: SweepRequest, plan: Plan) -> None:
                     "repeat": cell.repeat,
                     "requests": cell.requests,
                 }
-                for cell in (*plan.cells, *plan.canaries, *plan.memory)
+                for cell in plan.every_cell
             ],
             "steps": [_step(step) for step in plan.steps],
         },
@@ -152,7 +165,9 @@ def _step(step: Any) -> dict[str, object]:
     words: dict[str, object] = {"kind": step.kind}
     if hasattr(step, "cell"):
         words["cell_id"] = step.cell.cell_id
-        words["phases"] = [plain(phase) for phase in step.phases]
+        words["phases"] = [plain(phase) for phase in getattr(step, "phases", ())]
+        if hasattr(step, "waves"):
+            words["waves"] = list(step.waves)
     elif hasattr(step, "config"):
         words.update(
             engine=step.config.engine.id,
@@ -228,7 +243,8 @@ def judge(
 def line_of(record: CellRecord, *, strict: bool) -> CellLine:
     """What `cells.jsonl` will say of a record."""
     own = {name: getattr(record, name) for name in _OF_RECORD}
-    return CellLine(cell_id=record.cell.cell_id, strict=strict, **own)
+    arrivals = record.arrivals if isinstance(record, ArrivalRecord) else ()
+    return CellLine(cell_id=record.cell.cell_id, strict=strict, arrivals=arrivals, **own)
 
 
 def status_of_run(plan: Plan, cells: Sequence[CellResult]) -> RunStatus:
@@ -251,22 +267,49 @@ def recall(folder: RunReader) -> Recalled:
         plan = expand(request.spec, identities)
     except KeyError as error:
         raise UsageError(f"{folder.path / ENVIRONMENT} lacks an engine of the plan") from error
-    known = {cell.cell_id: cell for cell in (*plan.cells, *plan.canaries)}
+    judged_ones = (*plan.cells, *plan.canaries, *plan.arrivals, *plan.capacity)
+    known = {cell.cell_id: cell for cell in judged_ones}
     lines = [line for line in folder.cells() if line.get("cell_id") in known]
     idle = [sample for sample in folder.samples(None) if sample.phase == "idle"]
     judged = [_judged(folder, line, known, request.spec, idle) for line in lines]
+    costs = _slot_costs(folder, plan, environment)
+    found_searches = searches(plan, judged, costs, environment.expected, environment.launches)
     return Recalled(
         request=request,
         plan=plan,
         environment=environment,
+        searches=found_searches,
         measured=Measured(
-            cells=tuple(found for found in judged if found.cell.purpose == "load"),
-            canaries=tuple(found for found in judged if found.cell.purpose == "canary"),
-            memory=_slot_costs(folder, plan, environment),
+            cells=_for(judged, "load"),
+            canaries=_for(judged, "canary"),
+            arrivals=_for(judged, "arrival"),
+            steps=_for(judged, "capacity"),
+            memory=costs,
+            capacity=capacities(found_searches),
+            interference=_interference(folder, plan),
             findings=_drift(folder, plan),
         ),
         stored_metrics={str(line["cell_id"]): line.get("metrics") for line in lines},
     )
+
+
+def _for(judged: Sequence[CellResult], purpose: CellPurpose) -> tuple[CellResult, ...]:
+    return tuple(found for found in judged if found.cell.purpose == purpose)
+
+
+def _interference(folder: RunReader, plan: Plan) -> tuple[Interference, ...]:
+    """What second operators cost, from the traces of all fan-outs that one joined."""
+    known = {cell.cell_id: cell for cell in plan.arrivals}
+    observed = []
+    for line in folder.cells():
+        cell = known.get(str(line["cell_id"]))
+        if cell is None:
+            continue
+        record = _line_from(folder, line).record(cell)
+        if isinstance(record, ArrivalRecord) and record.failure is None:
+            traces = list(folder.traces(cell.cell_id, record.attempt))
+            observed.append(observe(record, traces))
+    return combine(observed)
 
 
 def _drift(folder: RunReader, plan: Plan) -> tuple[Finding, ...]:
@@ -310,8 +353,32 @@ def _slot_costs(folder: RunReader, plan: Plan, environment: Environment) -> tupl
             expected=expected.get((engine, speculation)),
             most_slots=MAX_SLOTS,
         )
-        costs += memory.costs(subject, points)
+        pool = _pool(environment.launches, engine, speculation)
+        if pool is None:
+            costs += memory.costs(subject, points)
+        else:
+            costs.append(memory.pool_cost(subject, pool, points))
     return tuple(costs)
+
+
+def _pool(launches: Sequence[Launch], engine: str, speculation: str) -> memory.Pool | None:
+    """The pool of an engine that allocates one; None for those that allocate by slot."""
+    own = [
+        launch
+        for launch in launches
+        if (launch.engine_id, launch.speculation, launch.role) == (engine, speculation, "memory")
+        and isinstance(launch.effective.details.get("num_gpu_blocks"), int)
+    ]
+    if not own:
+        return None
+    largest = max(own, key=lambda launch: launch.slots)
+    details = largest.effective.details
+    blocks, size = details.get("num_gpu_blocks"), details.get("kv_block_bytes")
+    return memory.Pool(
+        blocks=blocks - 1 if isinstance(blocks, int) else None,  # one block holds nothing
+        block_bytes=size if isinstance(size, int) else None,
+        most_slots=largest.slots,
+    )
 
 
 def _point(folder: RunReader, record: CellRecord, launches: Sequence[Launch]) -> Point:
@@ -444,7 +511,8 @@ def _metric_faults(folder: RunReader, stored: Mapping[str, Any]) -> list[str]:
     run = recall(folder)
     recomputed = plain(result_of(run, stored.get("finished_at"), stored["files"]))
     found = verify.differences(stored, recomputed, RESULT)
-    for cell in (*run.measured.cells, *run.measured.canaries):
+    measured = run.measured
+    for cell in (*measured.cells, *measured.canaries, *measured.arrivals, *measured.steps):
         cell_id = cell.cell.cell_id
         kept = run.stored_metrics.get(cell_id)
         found += verify.differences(kept, plain(cell.metrics), f"cells.jsonl {cell_id}")

@@ -137,6 +137,8 @@ class SweepKeys(_Strict):
     memory_repeats: Annotated[int, Field(ge=0, le=100)] = 2
     settle: Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)] = 3.0
     canary: Annotated[int, Field(ge=0, le=1000)] = 5
+    second_operator: bool = False
+    capacity: bool = False
 
 
 class EngineKeys(_Strict):
@@ -398,6 +400,11 @@ def _spec(
             f"{_origin('memory_slots', given, where)} names one slot count: what one more slot "
             "costs needs two at least, better three, like 1,4,8"
         )
+    if keys.capacity and not any((keys.slo.ttft, keys.slo.tpot, keys.slo.e2e)):
+        raise UsageError(
+            f"{_origin('capacity', given, where)} asks how many requests are served well, and no "
+            "limit says what well is: give --slo ttft=1.0,tpot=0.1, for example"
+        )
     if keys.seconds is not None and keys.requests is not None:
         raise UsageError("a cell is bounded by --requests or by --seconds: give one of them")
     if keys.prefix_tokens + keys.prompt_tokens < 1:
@@ -445,6 +452,8 @@ def _spec(
         memory_slots=tuple(sorted(set(keys.memory_slots))),
         memory_repeats=keys.memory_repeats,
         canary=keys.canary,
+        second_operator="on" if keys.second_operator else "off",
+        capacity="on" if keys.capacity else "off",
     )
 
 

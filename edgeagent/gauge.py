@@ -7,6 +7,7 @@ expensive sources read at the moments that count.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgeagent.core.model import SamplePhase
@@ -40,6 +41,10 @@ class BoxGauge:
             if latest is not None and settling.has_settled(latest.at_ns / 1e9, latest.values):
                 return
             await self.clock.sleep(_LOOK_S)
+
+    def keep(self, values: Mapping[str, float | None]) -> None:
+        """Keep values that somebody else has read, as a sample of this moment."""
+        self.sampler.keep(values)
 
     async def read(self, phase: SamplePhase) -> None:
         """Take one full reading, beside the event loop: PSS of a large engine takes a second."""

@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeagent.assembly import Parts
+from edgeagent.assembly import Parts, expected_slots
 from edgeagent.core import gates
 from edgeagent.core.device import device_contradiction
+from edgeagent.core.kv import MemoryPrediction
+from edgeagent.core.memory import ExpectedSlot
 from edgeagent.core.model import EngineConfig, Finding, MemorySample
-from edgeagent.core.preflight import refusal, room
+from edgeagent.core.preflight import most_slots, refusal, room
 from edgeagent.errors import DeviceMismatchError, EngineError
 from edgeagent.ports import Probe, Server
 from edgeagent.probes import box, catalogue
@@ -39,6 +41,8 @@ class Ready:
     facts: Mapping[str, object]
     """Settings of the box, by probe."""
     findings: tuple[Finding, ...]
+    expected: tuple[ExpectedSlot, ...] = ()
+    """What arithmetic says that a slot costs, and how many fit into this box now."""
 
     def close(self) -> None:
         """Let go of what the probes hold; a sampler that was given them does it itself."""
@@ -64,7 +68,16 @@ async def look(parts: Parts) -> Ready:
             probe.close()
         raise
     host = {**host, "gpus": _gpus(host, facts)}
-    return Ready(host, root, probes, catalogue.boundary_probes_for(root), facts, found)
+    full = catalogue.boundary_probes_for(root)
+    expected = _expected(parts, kind, readings[-1])
+    return Ready(host, root, probes, full, facts, found, expected)
+
+
+def _expected(parts: Parts, kind: str, values: Values) -> tuple[ExpectedSlot, ...]:
+    def fit(config: EngineConfig, need: MemoryPrediction) -> int | None:
+        return most_slots(need, config.slots, room(kind, config.device, values))
+
+    return expected_slots(parts, fit)
 
 
 def _gpus(host: Mapping[str, object], facts: Mapping[str, object]) -> object:

@@ -20,9 +20,11 @@ from edgeagent.core.findings import CODES
 from edgeagent.core.model import (
     Cell,
     CellRecord,
+    EngineIdentity,
     Finding,
     Launch,
     Measure,
+    MeasureArrival,
     MeasureMemory,
     Plan,
     RequestTrace,
@@ -50,11 +52,17 @@ _WORDS = {
     "warmup": "warming up",
     "prime": "priming the cache",
     "measure": "measuring",
+    "arrival": "letting a second operator in",
     "memory": "measuring memory",
     "cooldown": "pausing",
 }
 
-_PHASES: Mapping[str, SamplePhase] = {"start": "start", "measure": "load", "cooldown": "idle"}
+_PHASES: Mapping[str, SamplePhase] = {
+    "start": "start",
+    "measure": "load",
+    "arrival": "load",
+    "cooldown": "idle",
+}
 
 
 class View(Protocol):
@@ -122,6 +130,7 @@ class Watching:
         self._done = 0
         self._failures = 0
         self._warmth: float | None = None
+        self._doing: str | None = None
         self._timed: list[tuple[Cell, float]] = []
 
     # -------------------------------------------------------------- the runner's words
@@ -138,13 +147,14 @@ class Watching:
             "step_begins", step=step.kind, number=number, of=of, cell=cell and label(cell)
         )
         self.sampler.mark(
-            step.cell.cell_id if isinstance(step, Measure) else None, _PHASES.get(step.kind)
+            step.cell.cell_id if isinstance(step, (Measure, MeasureArrival)) else None,
+            _PHASES.get(step.kind),
         )
         self._show()
 
     def launched(self, launch: Launch, server: Server) -> None:
         """Keep the start and sample its processes."""
-        self.server = server
+        self.server, self._doing = server, None
         launch = replace(launch, model_cached_fraction=self._warmth)
         self.log.info(
             "engine_ready", engine=launch.engine_id, ready_s=launch.ready_s, argv=launch.argv
@@ -191,6 +201,11 @@ class Watching:
             for finding in found.findings:
                 self.view.note(f"{finding.severity}: {finding.text}")
 
+    def go_on_with(self, plan: Plan) -> None:
+        """The plan has become longer; what it needs to be read again is kept first."""
+        self.plan = plan
+        self._keep(identities=plan.identities)
+
     def memory_ended(self, record: CellRecord) -> None:
         """Keep that this start has been read."""
         archive.write_memory(self.folder, archive.line_of(record, strict=self.plan.spec.strict))
@@ -215,6 +230,11 @@ class Watching:
             self._keep(findings=(*self.environment.findings, finding))
         self._step = step
 
+    def waiting(self, words: str | None) -> None:
+        """Show what a start is doing: it may take minutes, and is no hang."""
+        self._doing = words
+        self._show_by(time.monotonic())
+
     def note(self, text: str) -> None:
         """Show a line."""
         self.log.warning("note", text=text)
@@ -227,6 +247,7 @@ class Watching:
         launches: tuple[Launch, ...] | None = None,
         findings: tuple[Finding, ...] | None = None,
         guard: tuple[GuardRecord, ...] | None = None,
+        identities: tuple[EngineIdentity, ...] | None = None,
     ) -> None:
         now = self.environment
         self.environment = replace(
@@ -234,6 +255,7 @@ class Watching:
             launches=now.launches if launches is None else launches,
             findings=now.findings if findings is None else findings,
             guard=now.guard if guard is None else guard,
+            identities=now.identities if identities is None else identities,
         )
         archive.write_environment(self.folder, self.environment)
 
@@ -253,7 +275,7 @@ class Watching:
         values = latest.values if latest is not None else {}
         self.view.update(
             ProgressState(
-                what=_WORDS[step.kind],
+                what=_WORDS[step.kind] + (f": {self._doing}" if self._doing else ""),
                 step=self._number[0],
                 steps=self._number[1],
                 cell=label(cell) if cell is not None else None,
@@ -275,9 +297,7 @@ class Watching:
         self.done.add(record.cell.cell_id)
 
     def _left(self) -> Sequence[Cell]:
-        plan = self.plan
-        every = (*plan.cells, *plan.canaries, *plan.memory)
-        return [cell for cell in every if cell.cell_id not in self.done]
+        return [cell for cell in self.plan.every_cell if cell.cell_id not in self.done]
 
 
 def _warmth(step: StartEngine | MeasureMemory) -> float | None:

@@ -40,7 +40,7 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     # Imported here, not above: each command brings only the names of its options.
-    from edgeagent.cli import inspect, memory, records, sweep
+    from edgeagent.cli import compare, inspect, memory, models, records, sweep
 
     top = _Parser(
         prog="edgeagent",
@@ -51,7 +51,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"edgeagent {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     sweep.add_to(commands)
+    compare.add_to(commands)
     memory.add_to(commands)
+    models.add_to(commands)
     inspect.add_to(commands)
     records.add_to(commands)
     return top

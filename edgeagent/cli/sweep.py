@@ -30,7 +30,8 @@ _SWEEP_KEYS = (
     "concurrency", "context", "prefix_tokens", "prompt_tokens", "output_tokens", "prompts", "chat",
     "requests", "seconds", "shape", "repeats", "warmup", "prefix_cache", "speculation", "slo",
     "timeout", "idle_timeout", "cell_timeout", "sweep_timeout", "start_timeout", "cooldown", "seed",
-    "device", "strict", "memory_slots", "memory_repeats", "settle", "canary",
+    "device", "strict", "memory_slots", "memory_repeats", "settle", "canary", "second_operator",
+    "capacity",
 )  # fmt: skip
 
 
@@ -49,6 +50,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     sweep.add_argument("plan", nargs="?", metavar="PLAN.toml", help="a plan; options override it")
     _engine_options(sweep.add_argument_group("what to measure"))
     _load_options(sweep.add_argument_group("how to load it"))
+    _question_options(sweep.add_argument_group("further questions"))
     _memory_options(sweep.add_argument_group("memory per slot, and drift"))
     _limit_options(sweep.add_argument_group("limits"))
     _output_options(sweep.add_argument_group("where results go"))
@@ -121,6 +123,22 @@ def _load_options(group: argparse._ArgumentGroup) -> None:
     add("--cooldown", type=float, metavar="S", help="pause between cells (1)")
     add("--seed", type=int, metavar="N", help="seed of the generated traffic")
     add("--slo", metavar="ttft=S,tpot=S,e2e=S", help="limits a good request keeps")  # fmt: skip
+
+
+def _question_options(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--second-operator",
+        action="store_true",
+        default=None,
+        help="also send a second operator's long prompt into a running fan-out",
+    )
+    add(
+        "--capacity",
+        action="store_true",
+        default=None,
+        help="also find the most simultaneous requests that keep the SLO (--slo)",
+    )
 
 
 def _memory_options(group: argparse._ArgumentGroup) -> None:

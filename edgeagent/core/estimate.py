@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from edgeagent.core.model import Cell
+from edgeagent.core.model import ArrivalSpec, Cell
 
 _BANDWIDTH_BYTES_PER_S = 10e9
 _OPERATIONS_PER_CORE_S = 40e9
@@ -46,6 +46,8 @@ def guess_speeds(parameters: int | None, size_bytes: int | None, cores: int) -> 
 
 def cell_s(cell: Cell, speeds: Speeds) -> float:
     """Guessed seconds of a cell, its lead-in and priming included."""
+    if cell.arrival is not None:
+        return _arrival_s(cell, cell.arrival, speeds)
     work = cell.workload
     if work.seconds is not None:
         return work.seconds * 1.3
@@ -56,6 +58,22 @@ def cell_s(cell: Cell, speeds: Speeds) -> float:
     decode = min(cell.concurrency * speeds.one_stream, speeds.all_streams)
     load_s = requests * (fresh / speeds.prefill + work.output_tokens / decode)
     return load_s + (_START_S + _SETTLING_S if cell.purpose == "memory" else 0.0)
+
+
+def _arrival_s(cell: Cell, spec: ArrivalSpec, speeds: Speeds) -> float:
+    """Guessed seconds of a cell whose windows a second operator comes into, or does not.
+
+    A newcomer waits for a slot, reads its prompt and is answered beside the others.
+    """
+    output = cell.workload.output_tokens
+    per_token_s = cell.concurrency / min(cell.concurrency * speeds.one_stream, speeds.all_streams)
+    window_s = (
+        output / cell.concurrency * per_token_s
+        + spec.prompt_tokens / speeds.prefill
+        + spec.output_tokens * per_token_s
+    )
+    quiet_s = max(spec.quiet_s, window_s / 2)
+    return (1 + 2 * spec.pairs) * (window_s + 2 * quiet_s) + 2 * output * per_token_s
 
 
 def launches_s(cells: Iterable[Cell], speeds: Speeds, cooldown_s: float) -> float:
@@ -81,9 +99,12 @@ def time_left_s(
     """
     if not measured:
         return None
-    took = {(cell.config, cell.concurrency): seconds for cell, seconds in measured}
+    took = {_like(cell): seconds for cell, seconds in measured}
     guessed = sum(cell_s(cell, speeds) for cell, _ in measured)
     ratio = sum(seconds for _, seconds in measured) / guessed if guessed else 1.0
-    return sum(
-        took.get((cell.config, cell.concurrency), cell_s(cell, speeds) * ratio) for cell in left
-    )
+    return sum(took.get(_like(cell), cell_s(cell, speeds) * ratio) for cell in left)
+
+
+def _like(cell: Cell) -> tuple[object, ...]:
+    """Cells that take as long as each other."""
+    return cell.config, cell.concurrency, cell.purpose

@@ -80,6 +80,7 @@ CODES: Mapping[str, Severity] = {
     "late_samples": "warning",
     "engine_differs_from_request": "warning",
     "speculation_never_drafted": "suspect",
+    "preempted": "warning",
     "killed_by_guard": "suspect",
     "device_mismatch": "suspect",
     "engine_memory_grows": "warning",
@@ -122,14 +123,10 @@ class CellEvidence:
 def examine_cell(evidence: CellEvidence) -> tuple[Finding, ...]:
     """Every doubt about one cell."""
     cell_id = evidence.cell.cell_id
-    found = (
-        *_failures(evidence),
-        *_cache(evidence),
-        *_counting(evidence),
-        *_client(evidence),
-        *_engine(evidence),
-        *_data(evidence),
-    )
+    found = [*_failures(evidence), *_counting(evidence), *_engine(evidence)]
+    if evidence.cell.purpose != "arrival":
+        # What a newcomer does to cache and load is what an arrival cell is about.
+        found += [*_cache(evidence), *_client(evidence), *_data(evidence)]
     return tuple(Finding(code, CODES[code], text, (cell_id,)) for code, text in found)
 
 
@@ -282,6 +279,13 @@ def _engine(evidence: CellEvidence) -> _Found:
             "speculation_never_drafted",
             f"{name}: speculation is on and not one draft was accepted, so this cell measures "
             "its cost only, or nothing of it",
+        )
+    preempted = record.server_deltas.get("preemptions")
+    if preempted:
+        yield (
+            "preempted",
+            f"{name}: the engine ran out of cache {preempted} times and computed requests anew "
+            "that had been running: give it a larger pool, or fewer simultaneous requests",
         )
     for code, text in taints(evidence.samples):
         yield code, f"{name}: {text}"

@@ -17,7 +17,7 @@ named, with how good it is:
     engine_reported, unavailable
 
 vLLM allocates its whole pool when it starts, so its processes do not grow with requests: there the
-cost is blocks in use x bytes per block (`from_blocks`).
+cost is blocks in use x bytes per block (`pool_cost`).
 """
 
 from __future__ import annotations
@@ -171,6 +171,8 @@ class ExpectedSlot:
     """Attention cache, state of recurrent layers and a draft model's: on the GPU where it is."""
     host_bytes_per_slot: float | None = None
     """Output rows and the like: on the host in any case."""
+    max_slots: int | None = None
+    """Slots that fit, by arithmetic, into what this box had at the start."""
     reason: str | None = None
 
     def bytes_in(self, domain: Domain, *, offloaded: bool) -> float | None:
@@ -601,50 +603,88 @@ class BlockReading:
 
 @dataclass(frozen=True)
 class Pool:
-    """A preallocated cache: its blocks, and the bytes of one; None when not known."""
+    """A preallocated cache: its usable blocks, and the bytes of one; None when not known."""
 
-    blocks: int
+    blocks: int | None
     block_bytes: int | None
+    most_slots: int | None = None
+    """Sequences of the full context that the pool was made for."""
 
 
-def from_blocks(subject: Subject, pool: Pool, readings: Sequence[BlockReading]) -> SlotCost:
-    """What one more request costs in a pool that is allocated whole: blocks x bytes per block."""
+def block_readings(points: Iterable[Point]) -> tuple[BlockReading, ...]:
+    """The blocks in use at each number of running requests, while none waits.
+
+    Requests grow while they decode, and the first of a wave is a step ahead: what a wave holds in
+    the end is the most that was seen of it.
+    """
+    most: dict[int, int] = {}
+    for point in points:
+        for values in point.during("load"):
+            running, used = _number(values, "pool.requests_running"), _number(values, _BLOCKS_USED)
+            if running and used is not None and not values.get("pool.requests_waiting"):
+                most[running] = max(most.get(running, 0), used)
+    return tuple(BlockReading(requests, blocks) for requests, blocks in sorted(most.items()))
+
+
+_BLOCKS_USED = "pool.kv_blocks_used"
+
+
+def pool_cost(subject: Subject, pool: Pool, points: Sequence[Point]) -> SlotCost:
+    """What one more request costs in a pool that is allocated whole: blocks x bytes per block.
+
+    Where the engine was started with pools of several sizes, the slope of its processes' memory at
+    rest, over the sequences that they were made for, stands beside it as a cross-check: it is what
+    a sequence of the full context costs.
+    """
+    usable = [point for point in points if point.failure is None]
+    waves = {point.slots for point in usable}
+    readings = block_readings(usable)
+    domain = _POOL_DOMAIN.get(subject.box_class, "unified")
+    if pool.block_bytes is None or not readings:
+        why = next((point.failure for point in points if point.failure), None)
+        reason = why or (
+            "the size of a block is not known" if readings else "the engine told of no blocks"
+        )
+        return _unavailable(subject, domain, reason)
     slots = tuple(reading.requests for reading in readings)
-    if pool.block_bytes is None:
-        return _unavailable(subject, "host", "the size of a block is not known")
     taken = [reading.blocks * pool.block_bytes for reading in readings]
     fit = _fit(slots, taken)
-    domain = _POOL_DOMAIN.get(subject.box_class, "unified")
-    budget = pool.blocks * pool.block_bytes
+    check = _relaunched(subject, domain, usable) if len(waves) > 1 else None
+    budget = None if pool.blocks is None else pool.blocks * pool.block_bytes
     nothing = tuple(None for _ in slots)
-    return SlotCost(
-        engine=subject.engine,
-        domain=domain,
-        speculation=subject.speculation,
-        context_per_slot=subject.context_per_slot,
+    return replace(
+        _unavailable(subject, domain, ""),
         method="blocks_in_use",
         slots=slots,
         bytes=tuple(taken),
         ready_bytes=nothing,
         load_peak_bytes=nothing,
-        mapped_bytes=None,
         measured_bytes_per_slot=fit.per_slot,
         ci95=fit.ci95,
-        ready_bytes_per_slot=None,
-        ready_ci95=None,
-        predicted_bytes_per_slot=subject.expected_in(domain),
-        engine_reported_bytes_per_slot=fit.per_slot,
         base_bytes=fit.base,
-        cross_check_source=None,
-        cross_check_bytes_per_slot=None,
+        cross_check_source=None if check is None else "relaunch",
+        cross_check_bytes_per_slot=check,
         budget_bytes=budget,
         reserve_bytes=0,
-        max_slots=int(budget // fit.per_slot) if fit.per_slot else None,
-        reported=Parts(),
+        max_slots=_in_pool(budget, fit.per_slot),
         source="blocks_in_use",
         quality="engine_reported",
         reason=fit.reason,
     )
+
+
+def _in_pool(budget: int | None, per_slot: float | None) -> int | None:
+    return int(budget // per_slot) if budget is not None and per_slot else None
+
+
+def _relaunched(subject: Subject, domain: Domain, points: Sequence[Point]) -> float | None:
+    """The slope of the engine's own memory at rest over the sequences of its pool."""
+    readings = _readings(subject.box_class, points).get(domain, _HOST)
+    for reading in readings:
+        ready = [_taken(reading, point, point.at("ready")) for point in points]
+        if None not in ready:
+            return _fit([point.slots for point in points], ready).per_slot
+    return None
 
 
 # ------------------------------------------------------------------------------------- details

@@ -192,8 +192,9 @@ def summarise(
         late_stamps=sum(trace.late_stamps for trace in measured),
         retried=sum(trace.retried for trace in measured),
         count_mismatches=sum(mismatched(trace) for trace in ok),
-        draft_acceptance=_ratio(
-            _sum(trace.draft_accepted for trace in ok), _sum(trace.draft_tokens for trace in ok)
+        draft_acceptance=_acceptance(ok, record),
+        accepted_per_draft=_ratio(
+            record.server_deltas.get("draft_accepted"), record.server_deltas.get("drafts")
         ),
         vllm_equivalent=_vllm_equivalent(ok),
         memory=_memory(samples),
@@ -448,6 +449,20 @@ def _sum(values: Iterable[int | None]) -> int | None:
     """The sum of what is known; None when nothing is."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+def _acceptance(ok: Sequence[RequestTrace], record: CellRecord) -> float | None:
+    """Accepted over drafted tokens: by the requests, else by the engine's counters for the cell.
+
+    The counters know the lead-in, too, and drafts that were cut off at the last token asked for.
+    """
+    by_request = _ratio(
+        _sum(trace.draft_accepted for trace in ok), _sum(trace.draft_tokens for trace in ok)
+    )
+    if by_request is not None:
+        return by_request
+    grown = record.server_deltas
+    return _ratio(grown.get("draft_accepted"), grown.get("draft_tokens"))
 
 
 def _ratio(part: int | None, whole: int | None) -> float | None:

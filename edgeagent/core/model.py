@@ -119,6 +119,12 @@ class SweepSpec:
     """Starts at each of them; 0 leaves the measurement of memory out."""
     canary: int = 5
     """Requests, one at a time, that open the sweep and close it alike; 0 leaves them out."""
+    second_operator: Switch = "off"
+    """Whether a second operator's long prompt is sent into a running fan-out of every launch."""
+    capacity: Switch = "off"
+    """Whether to look, beyond the listed levels, for the most requests that keep the SLO."""
+    capacity_levels: tuple[tuple[str, int], ...] = ()
+    """Levels that this search has asked for so far: engine and concurrency."""
 
 
 # ------------------------------------------------------------------------- what was established
@@ -141,6 +147,8 @@ class ModelIdentity:
     """Attention cache of one token at the launch's kv_type; None when the file does not say."""
     reason: str | None = None
     """Why something above is null."""
+    weights_digest: str | None = None
+    """Equal for two files or folders that carry the same values; None when nothing proves it."""
 
 
 @dataclass(frozen=True)
@@ -174,8 +182,28 @@ class EngineConfig:
 # ------------------------------------------------------------------------------ what will be done
 
 
-CellPurpose = Literal["load", "canary", "memory"]
-"""What a cell is for: an answer, a look at whether the box has changed, the cost of slots."""
+CellPurpose = Literal["load", "canary", "memory", "arrival", "capacity"]
+"""What a cell is for: an answer, a look at whether the box has changed, the cost of slots, the
+cost of a newcomer, a step of the search for the most requests that are served well."""
+
+ArrivalKind = Literal["rehearsal", "operator", "none"]
+"""A window's newcomer: the first one, which is not counted; a counted one; nobody."""
+
+
+@dataclass(frozen=True)
+class ArrivalSpec:
+    """How a second operator comes into a running fan-out: in pairs of windows, once not, once."""
+
+    pairs: int
+    first: Literal["none", "operator"]
+    """Which window of every pair comes first."""
+    prompt_tokens: int
+    """Of the newcomer's own prompt, which shares nothing with any other."""
+    wanted_prompt_tokens: int
+    """What it would have had, did the context of a slot hold it."""
+    output_tokens: int
+    quiet_s: float
+    """Least time without a newcomer before and after every window."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +219,8 @@ class Cell:
     requests: int | None
     """Measured requests; None when the cell is bounded by `workload.seconds`."""
     purpose: CellPurpose = "load"
+    arrival: ArrivalSpec | None = None
+    """Set where the purpose is `arrival`."""
 
     @property
     def expected_prefix_share(self) -> float:
@@ -199,7 +229,8 @@ class Cell:
         return self.workload.prefix_tokens / total if total else 0.0
 
 
-Role = Literal["warmup", "prime", "lead_in", "measured"]
+Role = Literal["warmup", "prime", "lead_in", "measured", "operator"]
+"""Why a request was sent; `operator` is the newcomer, who belongs to no fan-out."""
 
 
 @dataclass(frozen=True)
@@ -275,11 +306,21 @@ class Measure:
 
 
 @dataclass(frozen=True)
+class MeasureArrival:
+    """Keep a fan-out in flight while a second operator comes, or does not, again and again."""
+
+    cell: Cell
+    phases: tuple[Phase, ...]
+    kind: Literal["arrival"] = "arrival"
+
+
+@dataclass(frozen=True)
 class MeasureMemory:
     """Start an engine with so many slots and read what it takes before, during and after a load."""
 
     cell: Cell
-    phases: tuple[Phase, ...]
+    waves: tuple[int, ...]
+    """Requests at once, wave after wave; the last one fills every slot."""
     kind: Literal["memory"] = "memory"
 
 
@@ -292,7 +333,15 @@ class Cooldown:
 
 
 Step: TypeAlias = (
-    StartEngine | StopEngine | ResetCache | Warmup | Prime | Measure | MeasureMemory | Cooldown
+    StartEngine
+    | StopEngine
+    | ResetCache
+    | Warmup
+    | Prime
+    | Measure
+    | MeasureArrival
+    | MeasureMemory
+    | Cooldown
 )
 
 
@@ -310,6 +359,15 @@ class Plan:
     """The same small load at the beginning and at the end: has the box changed meanwhile?"""
     memory: tuple[Cell, ...] = ()
     """Starts at which memory is measured: `concurrency` is the number of slots."""
+    arrivals: tuple[Cell, ...] = ()
+    """Fan-outs into which a second operator comes; `concurrency` is the fan-out alone."""
+    capacity: tuple[Cell, ...] = ()
+    """Further levels, which the search for the capacity has asked for so far."""
+
+    @property
+    def every_cell(self) -> tuple[Cell, ...]:
+        """Whatever is measured, for whatever purpose."""
+        return (*self.cells, *self.canaries, *self.arrivals, *self.memory, *self.capacity)
 
 
 # ---------------------------------------------------------------------------------- what was seen
@@ -486,6 +544,25 @@ class CellRecord:
     """Whether prompts had exactly the tokens that were asked for."""
     server_cached_delta: int | None = None
     """Cached prompt tokens by the engine's own counters, where it has them."""
+    server_deltas: Mapping[str, int] = field(default_factory=dict)
+    """Growth of every counter that the engine has, lead-in included."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One window of an arrival cell: the moment at which somebody came, or could have."""
+
+    at_ns: int
+    until_ns: int
+    """The end of what belongs to this window; nobody else came before it."""
+    kind: ArrivalKind
+
+
+@dataclass(frozen=True)
+class ArrivalRecord(CellRecord):
+    """The record of an arrival cell."""
+
+    arrivals: tuple[Arrival, ...] = ()
 
 
 # --------------------------------------------------------------------------- what should be doubted

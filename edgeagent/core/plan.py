@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 
 from edgeagent.core.kv import CELL_STEP
 from edgeagent.core.model import (
+    ArrivalSpec,
     Cell,
     CellPurpose,
     Cooldown,
@@ -26,6 +27,7 @@ from edgeagent.core.model import (
     EngineIdentity,
     EngineSpec,
     Measure,
+    MeasureArrival,
     MeasureMemory,
     Phase,
     Plan,
@@ -50,6 +52,17 @@ _MEMORY_LEVELS = 4
 """A line needs three places at least; more than four only take time."""
 _FEWEST_LEVELS = 3
 
+_ARRIVAL_PAIRS = 4
+_ARRIVAL_QUIET_S = 2.0
+_LONG = 4
+"""How much longer a newcomer's prompt and the answers that it disturbs are than usual, where the
+context of a slot has the room."""
+_SPARE_TOKENS = 8
+"""Left free there: no engine needs to fill a slot to its last token for this."""
+
+_HAS_A_POOL = frozenset({"vllm"})
+"""Engines that allocate one pool for all requests, and tell how much of it is in use."""
+
 _MEASURES_MEMORY = frozenset({"llamacpp", "fake"})
 """Engines that allocate by slot, so that starts at several slot counts tell what one costs."""
 
@@ -61,19 +74,18 @@ class LaunchPlan:
     config: EngineConfig
     replicate: int
     cells: tuple[Cell, ...]
+    arrival: Cell | None = None
+    """The fan-out that a second operator joins, after the cells."""
     opening: Cell | None = None
     """The canary to run before the cells."""
     closing: Cell | None = None
-    """The canary to run after them."""
+    """The canary to run last."""
 
     @property
     def all_cells(self) -> tuple[Cell, ...]:
-        """Cells and canaries."""
-        return (
-            *((self.opening,) if self.opening else ()),
-            *self.cells,
-            *((self.closing,) if self.closing else ()),
-        )
+        """Cells, canaries and the second operator's."""
+        around = (self.opening, *self.cells, self.arrival, self.closing)
+        return tuple(cell for cell in around if cell is not None)
 
 
 def digest(value: object) -> str:
@@ -115,7 +127,33 @@ def requests_for(spec: SweepSpec, concurrency: int) -> int | None:
 
 def configurations(spec: SweepSpec) -> tuple[EngineConfig, ...]:
     """Every configuration that an engine of this sweep is started with."""
-    return tuple(dict.fromkeys((*load_configurations(spec), *memory_configurations(spec))))
+    searched = (capacity_configuration(spec, *level) for level in spec.capacity_levels)
+    return tuple(
+        dict.fromkeys((*load_configurations(spec), *memory_configurations(spec), *searched))
+    )
+
+
+def capacity_setting(spec: SweepSpec, engine_id: str) -> EngineConfig:
+    """The configuration for which an engine's capacity is searched.
+
+    Of its first speculation setting, and with the prefix cache on where that is part of the sweep:
+    that is how a box is run.
+    """
+    return next(
+        config
+        for config in load_configurations(spec)
+        if config.engine.id == engine_id
+        and config.prefix_cache == spec.prefix_cache[-1]
+        and config.speculation == spec.speculation[0]
+    )
+
+
+def capacity_configuration(spec: SweepSpec, engine_id: str, concurrency: int) -> EngineConfig:
+    """The same with slots for so many requests at once, unless the operator chose their number."""
+    config = capacity_setting(spec, engine_id)
+    if config.engine.slots is not None or config.engine.attached:
+        return config
+    return replace(config, slots=max(config.slots, concurrency))
 
 
 def memory_configurations(spec: SweepSpec) -> tuple[EngineConfig, ...]:
@@ -127,10 +165,22 @@ def memory_configurations(spec: SweepSpec) -> tuple[EngineConfig, ...]:
         replace(config, slots=slots)
         for config in load_configurations(spec)
         if config.prefix_cache == first
-        and config.engine.kind in _MEASURES_MEMORY
-        and not config.engine.attached
-        for slots in spec.memory_slots or memory_levels(spec.concurrency)
+        for slots in _slot_counts(spec, config)
     )
+
+
+def _slot_counts(spec: SweepSpec, config: EngineConfig) -> tuple[int, ...]:
+    """At how many slots this engine is started for memory; none where that tells nothing.
+
+    An engine with a pool is loaded wave by wave within one start; a second start, at the other end,
+    is there to see that the pool itself costs what it should. A server of somebody else's is taken
+    as it is.
+    """
+    levels = spec.memory_slots or memory_levels(spec.concurrency)
+    if config.engine.kind in _HAS_A_POOL:
+        return (config.slots,) if config.engine.attached else (levels[0], levels[-1])
+    measures = config.engine.kind in _MEASURES_MEMORY and not config.engine.attached
+    return levels if measures else ()
 
 
 def memory_levels(concurrency: Sequence[int]) -> tuple[int, ...]:
@@ -176,20 +226,27 @@ def expand(spec: SweepSpec, identities: Mapping[EngineConfig, EngineIdentity]) -
     launches = tuple(_launches(spec, identities))
     cells = tuple(cell for launch in launches for cell in launch.cells)
     canaries = tuple(
-        cell for launch in launches for cell in launch.all_cells if cell not in launch.cells
+        cell for launch in launches for cell in (launch.opening, launch.closing) if cell is not None
     )
+    arrivals = tuple(launch.arrival for launch in launches if launch.arrival is not None)
     memory = tuple(_memory_cells(spec, identities))
+    capacity = tuple(_capacity_cells(spec, identities))
     return Plan(
         spec=spec,
         identities=tuple(identities[config] for config in configurations(spec)),
         cells=cells,
         steps=(
             *(step for launch in launches for step in _steps(spec, launch)),
-            *map(_memory_step, memory),
+            *(_memory_step(spec, cell) for cell in memory),
+            *_capacity_steps(spec, capacity),
         ),
-        digest=digest([CELL_SCHEMA, [cell.cell_id for cell in (*cells, *canaries, *memory)]]),
+        digest=digest(
+            [CELL_SCHEMA, [cell.cell_id for cell in (*cells, *canaries, *memory, *arrivals)]]
+        ),
+        capacity=capacity,
         canaries=canaries,
         memory=memory,
+        arrivals=arrivals,
     )
 
 
@@ -203,7 +260,9 @@ def remaining(plan: Plan, done: Collection[str]) -> Plan:
         left = _left_of(launch, done)
         if left.all_cells:
             steps.extend(_steps(plan.spec, left))
-    steps.extend(_memory_step(cell) for cell in plan.memory if cell.cell_id not in done)
+    steps.extend(_memory_step(plan.spec, cell) for cell in plan.memory if cell.cell_id not in done)
+    searched = tuple(cell for cell in plan.capacity if cell.cell_id not in done)
+    steps.extend(_capacity_steps(plan.spec, searched))
     return replace(plan, steps=tuple(steps))
 
 
@@ -215,6 +274,7 @@ def _left_of(launch: LaunchPlan, done: Collection[str]) -> LaunchPlan:
         launch,
         cells=tuple(cell for cell in launch.cells if cell.cell_id not in done),
         opening=kept(launch.opening),
+        arrival=kept(launch.arrival),
         closing=kept(launch.closing),
     )
 
@@ -224,8 +284,9 @@ def _by_launch(plan: Plan) -> Iterator[LaunchPlan]:
     grouped: dict[tuple[EngineConfig, int], list[Cell]] = {}
     for cell in plan.cells:
         grouped.setdefault((cell.config, cell.repeat), []).append(cell)
+    joined = {(cell.config, cell.repeat): cell for cell in plan.arrivals}
     launches = [
-        LaunchPlan(config, replicate, tuple(cells))
+        LaunchPlan(config, replicate, tuple(cells), joined.get((config, replicate)))
         for (config, replicate), cells in grouped.items()
     ]
     yield from _with_canaries(launches, plan.canaries)
@@ -264,14 +325,76 @@ def _memory_cells(
     """Every start for memory, odd repeats downwards: a box that fills up favours no slot count."""
     configs = memory_configurations(spec)
     for repeat in range(spec.memory_repeats):
+        if repeat:  # blocks in use are whole numbers: nothing is learned by counting them again
+            configs = tuple(one for one in configs if one.engine.kind not in _HAS_A_POOL)
         for config in reversed(configs) if repeat % 2 else configs:
             work = replace(spec.workload, shape="fanout", requests=config.slots, seconds=None)
             known = identities[config]
             yield _cell(replace(spec, workload=work), config, known, config.slots, repeat, "memory")
 
 
-def _memory_step(cell: Cell) -> MeasureMemory:
-    return MeasureMemory(cell, (Phase("measured", cell.concurrency),))
+def _capacity_cells(
+    spec: SweepSpec, identities: Mapping[EngineConfig, EngineIdentity]
+) -> Iterator[Cell]:
+    for engine_id, level in spec.capacity_levels:
+        config = capacity_configuration(spec, engine_id, level)
+        for repeat in range(spec.repeats):
+            yield _cell(spec, config, identities[config], level, repeat, "capacity")
+
+
+def _capacity_steps(spec: SweepSpec, cells: Sequence[Cell]) -> Iterator[Step]:
+    """A start for each level and repeat: a restart is a replicate here as well."""
+    for cell in cells:
+        yield from _steps(spec, LaunchPlan(cell.config, cell.repeat, (cell,)))
+
+
+def _memory_step(spec: SweepSpec, cell: Cell) -> MeasureMemory:
+    waves: tuple[int, ...] = (cell.concurrency,)
+    if cell.config.engine.kind in _HAS_A_POOL:
+        levels = spec.memory_slots or memory_levels(spec.concurrency)
+        waves = tuple(sorted({n for n in levels if n < cell.concurrency} | {cell.concurrency}))
+    return MeasureMemory(cell, waves)
+
+
+def _arrival_cell(
+    spec: SweepSpec, config: EngineConfig, identity: EngineIdentity, repeat: int
+) -> Cell | None:
+    """The fan-out that a second operator joins on this launch; None where nobody asked for it.
+
+    It is as wide as the widest of the sweep, which fills every slot unless the engine was given
+    more: that is the box as it was sized, and a newcomer there has to wait for a slot. Engines with
+    a slot to spare (`slots` of an engine) show the newcomer that is served at once.
+    """
+    if spec.second_operator == "off" or config.speculation != spec.speculation[0]:
+        return None
+    work = spec.workload
+    room = config.context_per_slot - work.prefix_tokens - work.prompt_tokens - _SPARE_TOKENS
+    steady = replace(
+        work,
+        shape="sustained",
+        requests=None,
+        seconds=None,
+        output_tokens=max(work.output_tokens, min(_LONG * work.output_tokens, room)),
+    )
+    widest = max(spec.concurrency)
+    return _cell(
+        replace(spec, workload=steady), config, identity, widest, repeat, arrival_spec(spec, repeat)
+    )
+
+
+def arrival_spec(spec: SweepSpec, repeat: int) -> ArrivalSpec:
+    """How the second operator of a repeat comes; odd repeats turn every pair of windows round."""
+    work = spec.workload
+    wanted = _LONG * (work.prefix_tokens + work.prompt_tokens)
+    room = context_per_slot(spec) - work.output_tokens - _SPARE_TOKENS
+    return ArrivalSpec(
+        pairs=_ARRIVAL_PAIRS,
+        first="operator" if repeat % 2 else "none",
+        prompt_tokens=max(1, min(wanted, room)),
+        wanted_prompt_tokens=wanted,
+        output_tokens=work.output_tokens,
+        quiet_s=_ARRIVAL_QUIET_S,
+    )
 
 
 def _launches(
@@ -290,6 +413,7 @@ def _launches(
                     tuple(
                         _cell(spec, config, identities[config], level, repeat) for level in levels
                     ),
+                    _arrival_cell(spec, config, identities[config], repeat),
                 )
             )
     return _with_canaries(launches, _canaries(spec, identities))
@@ -308,16 +432,20 @@ def _steps(spec: SweepSpec, launch: LaunchPlan) -> Iterator[Step]:
         yield Warmup(widest, (Phase("warmup", wanted),))
     if launch.opening:
         yield Measure(launch.opening, _measured(launch.opening))
-    for cell in launch.cells:
+    for cell in (*launch.cells, *((launch.arrival,) if launch.arrival else ())):
         if launch.config.prefix_cache == "on":
             yield ResetCache(engine.id)
             yield Prime(cell, (Phase("prime", cell.concurrency),))
-        yield Measure(cell, _measured(cell))
+        yield _measure(cell)
         if spec.cooldown_s:
             yield Cooldown(spec.cooldown_s)
     if launch.closing:
         yield Measure(launch.closing, _measured(launch.closing))
     yield StopEngine(engine.id)
+
+
+def _measure(cell: Cell) -> Measure | MeasureArrival:
+    return (Measure if cell.arrival is None else MeasureArrival)(cell, _measured(cell))
 
 
 def _measured(cell: Cell) -> tuple[Phase, ...]:
@@ -335,9 +463,12 @@ def _cell(
     identity: EngineIdentity,
     concurrency: int,
     repeat: int,
-    purpose: CellPurpose = "load",
+    special: CellPurpose | ArrivalSpec = "load",
 ) -> Cell:
-    requests = requests_for(spec, concurrency)
+    arrival = special if isinstance(special, ArrivalSpec) else None
+    purpose: CellPurpose = "arrival" if isinstance(special, ArrivalSpec) else special
+    # A fan-out that waits for newcomers goes on until the last of them has been seen off.
+    requests = None if arrival else requests_for(spec, concurrency)
     work = asdict(spec.workload)
     # Own traffic stands for itself by its hash; the number of requests is the cell's.
     del work["prompts"], work["requests"]
@@ -356,6 +487,7 @@ def _cell(
         "concurrency": concurrency,
         "repeat": repeat,
         **({"purpose": purpose} if purpose != "load" else {}),
+        **({"arrival": asdict(arrival)} if arrival else {}),
     }
     return Cell(
         cell_id=digest(determined_by)[:16],
@@ -365,6 +497,7 @@ def _cell(
         workload=spec.workload,
         requests=requests,
         purpose=purpose,
+        arrival=arrival,
     )
 
 
@@ -388,6 +521,8 @@ def label(cell: Cell) -> str:
     else:
         parts = [f"{cell.config.engine.id} x{cell.concurrency}"]
         parts.append(f"prefix cache {cell.config.prefix_cache}")
+    if cell.purpose == "arrival":
+        parts.append("second operator")
     if cell.config.speculation != "off":
         parts.append(f"speculation {cell.config.speculation}")
     parts.append(f"repeat {cell.repeat + 1}")

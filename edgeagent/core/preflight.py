@@ -69,6 +69,14 @@ def refusal(config: EngineConfig, need: MemoryPrediction, there: Room) -> str | 
     )
 
 
+def most_slots(need: MemoryPrediction, slots: int, there: Room) -> int | None:
+    """How many slots of the same context fit, from what so many need; None when nobody can say."""
+    if there.available_bytes is None or need.bytes_per_slot <= 0:
+        return None
+    left = there.available_bytes - MARGIN_BYTES - need.total_bytes
+    return max(0, slots + left // need.bytes_per_slot)
+
+
 def _gpu_available(values: Values) -> int | None:
     """Free memory of all GPUs together; None unless every one tells."""
     totals = [v for name, v in values.items() if _of_device(name, "total_bytes")]

@@ -13,7 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
+from edgeagent.core.capacity import Capacity
+from edgeagent.core.comparability import comparable, setup_of
+from edgeagent.core.comparison import Comparison
+from edgeagent.core.curves import Remarks, compared_by, comparisons, points_of
+from edgeagent.core.factorial import EFFECTS_BY, PROOFS, Effect, effects
 from edgeagent.core.findings import CODES, CellStatus, examine_launch, examine_level
+from edgeagent.core.interference import Interference
+from edgeagent.core.interference import sentence as interference_text
+from edgeagent.core.knee import KNEE_BY, Knee, knees
 from edgeagent.core.memory import SlotCost, doubts
 from edgeagent.core.metrics import CellMetrics
 from edgeagent.core.model import (
@@ -66,7 +74,13 @@ class Measured:
 
     cells: tuple[CellResult, ...] = ()
     canaries: tuple[CellResult, ...] = ()
+    arrivals: tuple[CellResult, ...] = ()
+    """Fan-outs that a second operator joined."""
+    steps: tuple[CellResult, ...] = ()
+    """Levels that the search for the capacity asked for."""
     memory: tuple[SlotCost, ...] = ()
+    interference: tuple[Interference, ...] = ()
+    capacity: tuple[Capacity, ...] = ()
     findings: tuple[Finding, ...] = ()
     """Doubts about the run that follow from more than one cell."""
 
@@ -137,6 +151,8 @@ class EngineResult:
     context_per_slot: int | None
     launches: tuple[LaunchResult, ...]
     reason: str | None = None
+    model_sha256: str | None = None
+    """Which entry of `models[]` it ran; null when its file was not seen."""
 
 
 @dataclass(frozen=True)
@@ -184,10 +200,12 @@ class Result:
     memory: tuple[SlotCost, ...] = ()
     canary: tuple[CellDocument, ...] = ()
     """The same small load at the beginning and at the end."""
-    interference: tuple[Mapping[str, object], ...] = ()
-    comparison: tuple[Mapping[str, object], ...] = ()
-    capacity: tuple[Mapping[str, object], ...] = ()
-    effects: tuple[Mapping[str, object], ...] = ()
+    interference: tuple[Interference, ...] = ()
+    comparison: tuple[Comparison, ...] = ()
+    capacity: tuple[Capacity, ...] = ()
+    effects: tuple[Effect, ...] = ()
+    knee: tuple[Knee, ...] = ()
+    """Up to which concurrency throughput grows, for each engine and setting."""
 
 
 @dataclass(frozen=True)
@@ -209,10 +227,11 @@ def build(facts: RunFacts, plan: Plan, launches: Sequence[Launch], measured: Mea
     """The whole result."""
     cells = measured.cells
     levels = levels_of(cells)
+    curves = _curves(plan, launches, cells)
     names = {found.id: found.model.id for found in plan.identities if found.model is not None}
     findings = (
         *facts.findings,
-        *(finding for cell in cells for finding in cell.findings),
+        *(finding for cell in (*cells, *measured.arrivals) for finding in cell.findings),
         *_launch_findings(launches, cells),
         *_level_findings(cells),
         *measured.findings,
@@ -232,11 +251,48 @@ def build(facts: RunFacts, plan: Plan, launches: Sequence[Launch], measured: Mea
         workload=_workload(plan),
         cells=tuple(cell_document(cell, names.get(_engine_id(cell))) for cell in cells),
         levels=levels,
-        answers=answers(plan, levels, measured),
+        answers=answers(plan, levels, measured, curves),
         memory=measured.memory,
+        interference=measured.interference,
+        comparison=curves.comparison,
+        capacity=measured.capacity,
+        effects=curves.effects,
+        knee=curves.knee,
         canary=tuple(cell_document(one, names.get(_engine_id(one))) for one in measured.canaries),
         findings=tuple(sorted(findings, key=_gravity)),
     )
+
+
+@dataclass(frozen=True)
+class _Curves:
+    """What all levels together say."""
+
+    comparison: tuple[Comparison, ...]
+    effects: tuple[Effect, ...]
+    knee: tuple[Knee, ...]
+
+
+def _curves(plan: Plan, launches: Sequence[Launch], cells: Sequence[CellResult]) -> _Curves:
+    return _Curves(
+        comparison=comparisons(cells, compared_by(plan.spec.slo), _remarks(plan, launches, cells)),
+        effects=effects(points_of(cells, (*EFFECTS_BY, *PROOFS))),
+        knee=knees(points_of(cells, KNEE_BY)),
+    )
+
+
+def _remarks(plan: Plan, launches: Sequence[Launch], cells: Sequence[CellResult]) -> Remarks:
+    """What to know of each pair of engines before their curves are compared."""
+    contexts = {launch.engine_id: launch.effective.context_per_slot for launch in launches}
+    proved = {
+        engine: all(found.metrics.cached_prompt_fraction is not None for found in own)
+        for engine in {_engine_id(found) for found in cells}
+        for own in [[found for found in cells if _engine_id(found) == engine]]
+    }
+    setups = {
+        identity.id: setup_of(identity, contexts.get(identity.id), proved.get(identity.id))
+        for identity in plan.identities
+    }
+    return {(a, b): comparable(setups[a], setups[b]) for a in setups for b in setups if a != b}
 
 
 def plain(value: object) -> Any:
@@ -380,6 +436,7 @@ def _engines(plan: Plan, launches: Sequence[Launch]) -> list[EngineResult]:
                 context_per_slot=next((c for c in contexts if c is not None), None),
                 launches=tuple(_launch(launch) for launch in own),
                 reason=identity.reason,
+                model_sha256=identity.model.sha256 if identity.model else None,
             )
         )
     return results
@@ -434,22 +491,20 @@ def _workload(plan: Plan) -> dict[str, object]:
 # ------------------------------------------------------------------------------------ answers
 
 
-def answers(plan: Plan, levels: Sequence[Level], measured: Measured) -> dict[str, Answer]:
+def answers(
+    plan: Plan, levels: Sequence[Level], measured: Measured, curves: _Curves
+) -> dict[str, Answer]:
     """The buyer's seven questions, answered as far as this run goes."""
     cells = measured.cells
     ids = tuple(result.cell.cell_id for result in cells if result.status != "failed")
     return {
         "1": _what(plan, ids),
-        "2": _where_it_holds(levels, ids),
+        "2": _where_it_holds(levels, curves, measured, ids),
         "3": _shared_opening(plan, ids),
         "4": _prefix_reuse(cells),
         "5": _memory(plan, measured.memory),
-        "6": Answer("not measured: run with --second-operator"),
-        "7": Answer(
-            "not measured: name two engines in one sweep"
-            if len(plan.spec.engines) < 2  # noqa: PLR2004  # because one curve crosses nothing
-            else "not measured: this version does not compare curves yet"
-        ),
+        "6": _second_operator(measured.interference),
+        "7": _crossover(plan, curves, ids),
     }
 
 
@@ -510,8 +565,33 @@ def _slot(cost: SlotCost) -> str:
     )
 
 
-def _where_it_holds(levels: Sequence[Level], ids: tuple[str, ...]) -> Answer:
-    texts = []
+def _second_operator(found: Sequence[Interference]) -> Answer:
+    if not found:
+        return Answer("not measured: run with --second-operator")
+    cells = tuple(cell for one in found for cell in one.cells)
+    return Answer(" ".join(interference_text(one) for one in found), cells)
+
+
+def _crossover(plan: Plan, curves: _Curves, ids: tuple[str, ...]) -> Answer:
+    if len(plan.spec.engines) < 2:  # noqa: PLR2004  # because one curve crosses nothing
+        return Answer("not measured: name two engines in one sweep")
+    if not curves.comparison:
+        return Answer("not measured: no two engines have a metric in common, see the findings")
+    texts = [
+        f"{found.metric}, prefix cache {found.prefix_cache}"
+        f"{'' if found.speculation == 'off' else f', speculation {found.speculation}'}: "
+        f"{found.text}"
+        for found in curves.comparison
+    ]
+    notes = list(dict.fromkeys(note for found in curves.comparison for note in found.notes))
+    return Answer(". ".join([*texts, *notes]) + ".", ids)
+
+
+def _where_it_holds(
+    levels: Sequence[Level], curves: _Curves, measured: Measured, ids: tuple[str, ...]
+) -> Answer:
+    texts = [found.text for found in measured.capacity if found.text]
+    texts += [found.text for found in curves.knee if found.text]
     for level in levels:
         rate = level.metrics["output_tokens_per_s"].mean
         first = level.metrics["ttft_s.p50"].mean

@@ -67,9 +67,11 @@ class Drive:
     def __init__(
         self, cell: Cell, attempt: str, phases: tuple[Phase, ...], tools: Tools, halt: Halt
     ) -> None:
-        self._cell = cell
+        self.cell = cell
+        self.phases = phases
         self._tools = tools
         self._halt = halt
+        self._closed = False
         self._jobs = _Jobs(cell, attempt, phases, tools.clock)
         self._ready: deque[tuple[Job, HttpRequest]] = deque()
         self._failed_in_a_row = 0
@@ -78,10 +80,14 @@ class Drive:
     async def run(self) -> None:
         """Send everything; returns when the last request has ended."""
         self._refill()
-        if self._cell.workload.shape == "fanout":
+        if self.cell.workload.shape == "fanout":
             await self._waves()
         else:
-            await _together(self._worker() for _ in range(self._cell.concurrency))
+            await together(self._worker() for _ in range(self.cell.concurrency))
+
+    def close(self) -> None:
+        """Send nothing more; what is in flight goes on to its end."""
+        self._closed = True
 
     async def _worker(self) -> None:
         while (ready := self._take()) is not None:
@@ -90,12 +96,12 @@ class Drive:
     async def _waves(self) -> None:
         while True:
             wave: list[tuple[Job, HttpRequest]] = []
-            while len(wave) < self._cell.concurrency and (ready := self._take()) is not None:
+            while len(wave) < self.cell.concurrency and (ready := self._take()) is not None:
                 wave.append(ready)
-            if not wave or (self._jobs.timed and len(wave) < self._cell.concurrency):
+            if not wave or (self._jobs.timed and len(wave) < self.cell.concurrency):
                 return  # a wave that the clock cut short would be a smaller fan-out
             start_ns = self._tools.clock.now_ns()
-            await _together(self._one(job, request, scheduled_ns=start_ns) for job, request in wave)
+            await together(self._one(job, request, scheduled_ns=start_ns) for job, request in wave)
 
     async def _one(self, job: Job, request: HttpRequest, scheduled_ns: int) -> None:
         trace = await self._tools.send(request, job, scheduled_ns, self._halt)
@@ -110,7 +116,7 @@ class Drive:
 
     def _take(self) -> tuple[Job, HttpRequest] | None:
         """The next request, built beforehand; None when there is nothing more to send."""
-        if self._halt.reason is not None:
+        if self._halt.reason is not None or self._closed:
             return None
         if not self._ready:
             self._refill()
@@ -124,14 +130,14 @@ class Drive:
         return job, request
 
     def _refill(self) -> None:
-        while len(self._ready) < self._cell.concurrency:
+        while len(self._ready) < self.cell.concurrency:
             job = self._jobs.next()
             if job is None:
                 return
             self._ready.append((job, self._tools.build(job)))
 
 
-async def _together(parts: Iterable[Coroutine[object, object, None]]) -> None:
+async def together(parts: Iterable[Coroutine[object, object, None]]) -> None:
     """Run all at once; when one raises (a full disk), none of the others is left running."""
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:

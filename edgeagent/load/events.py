@@ -64,6 +64,7 @@ class StreamMeter:
             return Seen(malformed=f"an event is not an object: {_excerpt(payload)}")
         if error := event.get("error"):
             return Seen(error=_error_text(error))
+        self._speculation(event.get("metrics"))
         return self._own_route(event) if "choices" not in event else self._choices(event)
 
     # ----------------------------------------------------------------------- routes
@@ -160,6 +161,15 @@ class StreamMeter:
         self.draft_tokens = _count(timings.get("draft_n")) or self.draft_tokens
         accepted = _count(timings.get("draft_n_accepted"))
         self.draft_accepted = self.draft_accepted if accepted is None else accepted
+
+    def _speculation(self, metrics: object) -> None:
+        """Take the drafts of the whole request, which come with vLLM's last event."""
+        found = metrics.get("speculative_decoding") if isinstance(metrics, dict) else None
+        if isinstance(found, dict):
+            drafted = _count(found.get("num_draft_tokens"))
+            accepted = _count(found.get("num_accepted_draft_tokens"))
+            self.draft_tokens = self.draft_tokens if drafted is None else drafted
+            self.draft_accepted = self.draft_accepted if accepted is None else accepted
 
     def _final_timings(self, timings: object) -> None:
         """Without `usage` llama-server's last timings are its final count."""

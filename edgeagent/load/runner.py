@@ -13,11 +13,12 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from edgeagent.core.model import (
+    ArrivalRecord,
     Cell,
     CellRecord,
     ClientCost,
@@ -27,6 +28,7 @@ from edgeagent.core.model import (
     Launch,
     Limits,
     Measure,
+    MeasureArrival,
     MeasureMemory,
     Phase,
     Plan,
@@ -41,6 +43,7 @@ from edgeagent.core.model import (
 )
 from edgeagent.errors import EdgeAgentError, EngineError, GuardError
 from edgeagent.load.drive import Drive, Halt, Send, Tools
+from edgeagent.load.operator import Arriving, longest_s
 from edgeagent.load.workload import Prompts, corpus_characters, plant_text
 from edgeagent.ports import Clock, Engine, Server, TraceSink
 
@@ -48,6 +51,12 @@ MAX_RESTARTS = 2
 """Restarts of an engine that died, per planned launch; a third death ends the launch."""
 
 _LAG_PERIOD_S = 0.05
+
+_WAITING_S = 1.0
+"""How often somebody who waits for an engine is told how far it is."""
+
+_POOL = ("kv_blocks", "kv_blocks_used", "requests_running", "requests_waiting")
+_POOL_LOOK_S = 0.1
 
 _BROKEN: tuple[ErrorKind, ...] = ("connect", "reset", "no_end", "engine_died")
 """How requests fail whose engine has gone."""
@@ -111,6 +120,10 @@ class Watcher(Protocol):
         """An engine did not start or died too often; the rest of its launch is not measured."""
         ...
 
+    def waiting(self, words: str | None) -> None:
+        """An engine is starting, and this is what it is doing, where it says so."""
+        ...
+
     def note(self, text: str) -> None:
         """Something worth a line."""
         ...
@@ -129,6 +142,10 @@ class Gauge(Protocol):
 
     async def read(self, phase: SamplePhase) -> None:
         """Take one full reading, the expensive sources too."""
+        ...
+
+    def keep(self, values: Mapping[str, float | None]) -> None:
+        """Keep values that somebody else has read, as a sample of this moment."""
         ...
 
 
@@ -229,7 +246,7 @@ class Runner:
             await self._pause(step.seconds)
         elif isinstance(step, ResetCache):
             await live.server.reset_cache()
-        elif isinstance(step, Measure):
+        elif isinstance(step, (Measure, MeasureArrival)):
             await self._measure(step, live)
         elif isinstance(step, Prime):
             live.primed = _stamp()
@@ -251,7 +268,7 @@ class Runner:
             engine.start(config, self.world.log_path(step, restarts), self.plan.spec.limits.start_s)
         )
         try:
-            server = await self._unless_stopped(starting)
+            server = await self._unless_stopped(engine, starting)
         except EdgeAgentError as error:
             await engine.stop()
             guard.disarm()
@@ -286,10 +303,14 @@ class Runner:
             return None
         return _Live(step, server, line, prompts, close, restarts=restarts)
 
-    async def _unless_stopped(self, starting: asyncio.Future[Server]) -> Server | None:
+    async def _unless_stopped(
+        self, engine: Engine, starting: asyncio.Future[Server]
+    ) -> Server | None:
         """The server, or None when the operator stopped the run while it was starting."""
         both: set[asyncio.Future[Any]] = {starting, self.stop.future()}
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        while not starting.done() and self.stop.reason is None:
+            await asyncio.wait(both, timeout=_WAITING_S, return_when=asyncio.FIRST_COMPLETED)
+            self.world.watcher.waiting(engine.starting())
         if starting.done():
             return starting.result()
         starting.cancel()
@@ -327,9 +348,7 @@ class Runner:
             await live.close()
 
     async def _prompts(self, server: Server, step: StartEngine) -> Prompts:
-        plan = self.plan
-        every = (*plan.cells, *plan.canaries, *plan.memory)
-        cells = [cell for cell in every if cell.config == step.config]
+        cells = [cell for cell in self.plan.every_cell if cell.config == step.config]
         work = cells[0].workload
         rng = random.Random(work.seed)  # noqa: S311  # because traffic must be repeatable
         text = plant_text(rng, max(map(corpus_characters, cells)))
@@ -340,18 +359,20 @@ class Runner:
 
     # --------------------------------------------------------------------- load
 
-    async def _measure(self, step: Measure, live: _Live) -> None:
+    async def _measure(self, step: Measure | MeasureArrival, live: _Live) -> None:
         cell = step.cell
         attempt, live.primed = live.primed or _stamp(), None
         before = await live.server.counters()
         halt = Halt()
+        kind = Drive if isinstance(step, Measure) else Arriving
+        load = kind(cell, attempt, step.phases, self._tools(live), halt)
         meter = _Meter(self.world, live.line)
         started_ns = self.world.clock.now_ns()
         with_lag = asyncio.ensure_future(meter.watch_lag())
         meter.begin()
         self._broken = 0
         try:
-            await self._drive(live, cell, attempt, step.phases, halt)
+            await self._carry(live, load, halt)
         finally:
             cost = meter.end()
             with_lag.cancel()
@@ -360,19 +381,23 @@ class Runner:
             return  # what was seen is recorded; the cell is not finished
         death = await self._death(live)
         after = {} if death else await live.server.counters()
+        record = CellRecord(
+            cell=cell,
+            attempt=attempt,
+            started_ns=started_ns,
+            finished_ns=finished_ns,
+            slots=live.server.facts.slots,
+            client=cost,
+            failure=death or halt.detail,
+            failure_kind=self._kind_of_death() if death else halt.reason,
+            prompts_exact=live.prompts.exact,
+            server_cached_delta=_delta(before, after, "cached_prompt_tokens"),
+            server_deltas={
+                name: grown for name in before if (grown := _delta(before, after, name)) is not None
+            },
+        )
         self.world.watcher.cell_ended(
-            CellRecord(
-                cell=cell,
-                attempt=attempt,
-                started_ns=started_ns,
-                finished_ns=finished_ns,
-                slots=live.server.facts.slots,
-                client=cost,
-                failure=death or halt.detail,
-                failure_kind=self._kind_of_death() if death else halt.reason,
-                prompts_exact=live.prompts.exact,
-                server_cached_delta=_delta(before, after, "cached_prompt_tokens"),
-            )
+            _with_arrivals(record, load) if isinstance(load, Arriving) else record
         )
 
     def _kind_of_death(self) -> ErrorKind:
@@ -425,7 +450,16 @@ class Runner:
         await gauge.read("ready")
         gauge.mark(cell.cell_id, "load")
         self._broken = 0
-        await self._drive(live, cell, attempt, step.phases, Halt())
+        watching = asyncio.ensure_future(self._watch_pool(live))
+        try:
+            for wave in step.waves:
+                phases = (Phase("measured", wave),)
+                await self._drive(
+                    live, replace(cell, concurrency=wave), f"{attempt}-{wave}", phases, Halt()
+                )
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
         gauge.mark(cell.cell_id, None)
         death = await self._death(live)
         self._broken = 0
@@ -433,6 +467,15 @@ class Runner:
             await gauge.settle()
             await gauge.read("loaded")
         return death
+
+    async def _watch_pool(self, live: _Live) -> None:
+        """Keep how much of its pool an engine uses, while it serves; ends where it has none."""
+        while True:
+            told = await live.server.counters()
+            if "kv_blocks_used" not in told:
+                return
+            self.world.gauge.keep({f"pool.{name}": told.get(name) for name in _POOL})
+            await self.world.clock.sleep(_POOL_LOOK_S)
 
     async def _death(self, live: _Live) -> str | None:
         """Why the engine died, if it did.
@@ -450,17 +493,23 @@ class Runner:
         self, live: _Live, cell: Cell, attempt: str, phases: tuple[Phase, ...], halt: Halt
     ) -> None:
         """Send the phases' requests; `halt`, the run's stop, a death and deadlines end them."""
-        await live.line.open(min(cell.concurrency, _wanted(phases)))
-        tools = Tools(
+        await self._carry(live, Drive(cell, attempt, phases, self._tools(live), halt), halt)
+
+    def _tools(self, live: _Live) -> Tools:
+        return Tools(
             clock=self.world.clock,
             build=lambda job: live.server.request(live.prompts.ask(job)),
             send=live.line.send,
             record=self._record,
         )
-        guard = asyncio.ensure_future(self._guard(live, cell, phases, halt))
+
+    async def _carry(self, live: _Live, load: Drive | Arriving, halt: Halt) -> None:
+        """Let a load run its course, within its limits."""
+        await live.line.open(min(load.cell.concurrency, _wanted(load.phases)))
+        guard = asyncio.ensure_future(self._guard(live, load.cell, load.phases, halt))
         self.world.guard.set_pace("fast")
         try:
-            await Drive(cell, attempt, phases, tools, halt).run()
+            await load.run()
             await self._hear_of_death(live)
         finally:
             self.world.guard.set_pace("slow")
@@ -515,6 +564,8 @@ def cell_deadline_s(limits: Limits, cell: Cell, phases: tuple[Phase, ...]) -> fl
         return limits.cell_s
     rounds = math.ceil(_wanted(phases) / cell.concurrency)
     seconds = sum(phase.seconds or 0.0 for phase in phases)
+    if cell.arrival is not None and any(phase.role == "measured" for phase in phases):
+        seconds += longest_s(cell.arrival, limits.request_s)
     return seconds + (rounds + 1) * limits.request_s
 
 
@@ -537,6 +588,16 @@ def _launch(step: StartEngine, server: Server, log: Path) -> Launch:
         log=None if config.engine.attached else log.name,
         role=step.role,
     )
+
+
+def _with_arrivals(record: CellRecord, load: Arriving) -> ArrivalRecord:
+    """The record with its windows; a rehearsal that failed is the cell's failure."""
+    own = {item.name: getattr(record, item.name) for item in fields(record)}
+    trace = load.failure
+    if trace is not None and record.failure is None:
+        own["failure"] = f"the second operator's request failed: {trace.error_detail}"
+        own["failure_kind"] = trace.error
+    return ArrivalRecord(**own, arrivals=load.arrivals)
 
 
 def _delta(before: Mapping[str, float], after: Mapping[str, float], name: str) -> int | None:

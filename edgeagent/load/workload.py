@@ -127,7 +127,7 @@ class Prompts:
 
     def _prompt(self, job: Job) -> Prompt:
         own = job.cell.workload.prompts
-        if own:
+        if own and job.role != "operator":
             return _own_prompt(own[job.index % len(own)])
         if self.exact:
             return Prompt(token_ids=self._token_ids(job))
@@ -138,27 +138,25 @@ class Prompts:
 
     def _token_ids(self, job: Job) -> tuple[int, ...]:
         assert self.tokens is not None  # noqa: S101  # because `exact` has just said so
-        work = job.cell.workload
+        prefix, length = job.prompt_tokens
         shared, own = job.rngs()
-        opening = self._nonce(shared, work.prefix_tokens)
-        opening += _window(self.tokens, 0, work.prefix_tokens - len(opening))
-        part = self._nonce(own, work.prompt_tokens)
+        opening = self._nonce(shared, prefix)
+        opening += _window(self.tokens, 0, prefix - len(opening))
+        part = self._nonce(own, length)
         start = own.randrange(len(self.tokens))
-        return opening + part + _window(self.tokens, start, work.prompt_tokens - len(part))
+        return opening + part + _window(self.tokens, start, length - len(part))
 
     def _nonce(self, rng: random.Random, room: int) -> tuple[int, ...]:
         """As many random ids as fit into `room`, NONCE_TOKENS at most."""
         return tuple(rng.choice(self._alphabet) for _ in range(min(NONCE_TOKENS, room)))
 
     def _text(self, job: Job) -> str:
-        work = job.cell.workload
+        prefix, length = job.prompt_tokens
         shared, own = job.rngs()
         per_token = self.chars_per_token
-        opening = _text_with_nonce(self.text, shared, 0, int(work.prefix_tokens * per_token))
+        opening = _text_with_nonce(self.text, shared, 0, int(prefix * per_token))
         start = own.randrange(len(self.text))
-        return opening + _text_with_nonce(
-            self.text, own, start, int(work.prompt_tokens * per_token)
-        )
+        return opening + _text_with_nonce(self.text, own, start, int(length * per_token))
 
 
 @dataclass(frozen=True)
@@ -171,6 +169,16 @@ class Job:
     index: int
     output_tokens: int
     wave: int | None = None
+
+    @property
+    def prompt_tokens(self) -> tuple[int, int]:
+        """Length of the opening that belongs to the cell, and of the request's own part.
+
+        A second operator shares nothing with anybody.
+        """
+        if self.role == "operator" and self.cell.arrival is not None:
+            return 0, self.cell.arrival.prompt_tokens
+        return self.cell.workload.prefix_tokens, self.cell.workload.prompt_tokens
 
     def rngs(self) -> tuple[random.Random, random.Random]:
         """Randomness of the opening and of the own part.

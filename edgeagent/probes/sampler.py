@@ -99,6 +99,13 @@ class Sampler:
         with self._taking:
             self._take(self._clock.now_ns(), (*self._probes, *self._full), phase)
 
+    def keep(self, values: Mapping[str, float | int | None]) -> None:
+        """Keep values that were read elsewhere, as a sample of this moment."""
+        with self._taking:
+            self._keep(
+                MemorySample(self._clock.now_ns(), 0, self._cell_id, dict(values), {}, self._phase)
+            )
+
     def take(self, due_ns: int) -> None:
         """Take the sample that was due at `due_ns` and hand it on."""
         with self._taking:

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgeagent.core.model import (
+    Cell,
     Cooldown,
     Measure,
+    MeasureArrival,
     MeasureMemory,
     Plan,
     Prime,
@@ -39,9 +41,10 @@ def _step(step: Step) -> str:
         )
     if isinstance(step, MeasureMemory):
         cell = step.cell
+        waves = ", ".join(map(str, step.waves))
         return (
             f"start {cell.config.engine.id} with {cell.config.slots} slots and read its memory "
-            f"before, during and after {cell.concurrency} requests at once  [{cell.cell_id}]"
+            f"before, during and after {waves} requests at once  [{cell.cell_id}]"
         )
     if isinstance(step, StopEngine):
         return f"stop {step.engine_id}"
@@ -49,7 +52,20 @@ def _step(step: Step) -> str:
         return "  clear the cache"
     if isinstance(step, Cooldown):
         return f"  pause {step.seconds:g} s"
-    return f"  {_load(step)}"
+    return f"  {_arrival(step.cell) if isinstance(step, MeasureArrival) else _load(step)}"
+
+
+def _arrival(cell: Cell) -> str:
+    spec = cell.arrival
+    assert spec is not None  # noqa: S101  # because the plan makes no such step without
+    bound = ""
+    if spec.prompt_tokens < spec.wanted_prompt_tokens:
+        bound = f" (not {spec.wanted_prompt_tokens}: the context of a slot bounds it)"
+    return (
+        f"keep {cell.concurrency} in flight, and {spec.pairs} times let a second operator come "
+        f"with a prompt of {spec.prompt_tokens} tokens{bound}, {spec.pairs} times nobody  "
+        f"[{cell.cell_id}]"
+    )
 
 
 def _load(step: Warmup | Prime | Measure) -> str:

@@ -82,6 +82,10 @@ def _parts(document: Mapping[str, object], folder: Path, width: int) -> Iterable
         yield Text("Memory of each further slot", style="bold")
         yield Text("")
         yield Padding(_slots_table(costs, width), (0, 0, 0, 1))
+    for title, lines in said(document):
+        yield Text("")
+        yield Text(title, style="bold")
+        yield Padding(_sentences(lines), (0, 0, 0, 1))
     doubts = findings(document)
     if doubts:
         yield Text("")
@@ -283,6 +287,48 @@ def _ruled(
     for words in rows:
         table.add_row(*(Text(word, style=_STYLE.get(word, "")) for word in words))
     return table
+
+
+# -------------------------------------------------------------------------------- what it all says
+
+
+def said(document: Mapping[str, object]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return what the run answers in sentences, by question; what was not asked is left out."""
+    answers = _texts(document.get("capacity")), _texts(document.get("effects"))
+    crossings = tuple(
+        f"{_text(found.get('metric'))}{_setting(found)}: {_text(found.get('text'))}"
+        for found in mappings(document.get("comparison"))
+    )
+    operator = _text(mapping(mapping(document.get("answers")).get("6")).get("text"))
+    newcomers = (operator,) if mappings(document.get("interference")) else ()
+    sections = (
+        ("Where the engines cross", crossings),
+        ("How many requests at once keep the SLO", answers[0]),
+        ("What speculation and prefix reuse give", answers[1]),
+        ("When a second operator comes", newcomers),
+    )
+    return tuple((title, lines) for title, lines in sections if lines)
+
+
+def _texts(found: object) -> tuple[str, ...]:
+    return tuple(text for one in mappings(found) if isinstance(text := one.get("text"), str))
+
+
+def _setting(found: Mapping[str, object]) -> str:
+    speculation = found.get("speculation")
+    more = "" if speculation in (None, "off") else f", speculation {speculation}"
+    return f", prefix cache {_text(found.get('prefix_cache'))}{more}"
+
+
+def _sentences(lines: Iterable[str]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(overflow="fold")
+    for line in lines:
+        grid.add_row(Text(line))
+    return grid
 
 
 # ----------------------------------------------------------------------------------------- findings

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from edgeagent.core.memory import (
-    BlockReading,
     Buffer,
     ExpectedSlot,
     Point,
@@ -17,7 +16,7 @@ from edgeagent.core.memory import (
     buffers_from,
     costs,
     doubts,
-    from_blocks,
+    pool_cost,
     reserve,
 )
 from edgeagent.core.model import MemorySample, SamplePhase
@@ -310,19 +309,41 @@ def test_a_failed_start_is_left_out_and_only_failed_ones_say_why() -> None:
     assert (nothing.quality, nothing.reason) == ("unavailable", "it died")
 
 
+def decoding(*seen: tuple[int, int, int]) -> tuple[MemorySample, ...]:
+    names = ("pool.requests_running", "pool.kv_blocks_used", "pool.requests_waiting")
+    return tuple(sample("load", dict(zip(names, each, strict=True))) for each in seen)
+
+
 def test_a_pool_costs_blocks_in_use_times_their_size() -> None:
     # Facts of SmolLM2 on a CPU: blocks of 128 tokens are 2,949,120 bytes; a request of 250 + 8
-    # tokens holds 3 of them; 363 blocks are usable, so 121 such requests fit.
-    readings = [BlockReading(n, 3 * n) for n in (1, 2, 4, 8)]
-    cost = from_blocks(box("cpu"), Pool(363, 2_949_120), readings)
+    # tokens holds 2 of them until its seventh token and 3 from then on; 363 blocks are usable, so
+    # 121 such requests fit. The sample in which one waits is of an edge.
+    seen = decoding((1, 2, 0), (1, 3, 0), (2, 4, 0), (2, 6, 0), (3, 9, 1), (4, 12, 0), (0, 0, 0))
+    cost = pool_cost(box("cpu"), Pool(363, 2_949_120), [Point(4, 0, seen)])
+    assert cost.slots == (1, 2, 4)
     assert cost.measured_bytes_per_slot == 3 * 2_949_120
     assert (cost.method, cost.quality) == ("blocks_in_use", "engine_reported")
-    assert cost.max_slots == 121
+    assert (cost.domain, cost.max_slots, cost.cross_check_bytes_per_slot) == ("host", 121, None)
 
 
-def test_a_pool_of_unknown_block_size_is_unavailable() -> None:
-    cost = from_blocks(box("cpu"), Pool(10, None), [BlockReading(1, 3)])
-    assert (cost.quality, cost.measured_bytes_per_slot) == ("unavailable", None)
+def test_pools_of_two_sizes_are_the_cross_check_of_what_a_block_costs() -> None:
+    # 17 blocks a sequence of 2,048 tokens at 128: 16 x 2.8125 MiB = 45 MiB each.
+    def point(slots: int) -> Point:
+        ready = sample("ready", anonymous(slots, 45.0, 900.0))
+        return Point(slots, 0, (ready, *decoding((1, 3, 0), (slots, 3 * slots, 0))))
+
+    cost = pool_cost(box("cpu"), Pool(128, 2_949_120), [point(2), point(8)])
+    assert cost.cross_check_bytes_per_slot == 45 * MIB
+    assert cost.cross_check_source == "relaunch"
+
+
+def test_a_pool_that_tells_nothing_is_unavailable_with_the_reason() -> None:
+    blind = pool_cost(box("cpu"), Pool(10, None), [Point(1, 0, decoding((1, 3, 0)))])
+    assert (blind.quality, blind.reason) == ("unavailable", "the size of a block is not known")
+    silent = pool_cost(box("cpu"), Pool(10, 5), [Point(1, 0, ())])
+    assert silent.reason == "the engine told of no blocks"
+    dead = pool_cost(box("cpu"), Pool(10, 5), [Point(1, 0, (), failure="it died")])
+    assert (dead.measured_bytes_per_slot, dead.reason) == (None, "it died")
 
 
 def test_what_is_no_buffer_is_left_out() -> None:

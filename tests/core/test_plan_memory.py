@@ -19,7 +19,7 @@ WITH_CANARY = replace(SPEC, canary=5, prefix_cache=("off",), cooldown_s=0.0)
 def test_memory_is_measured_at_every_slot_count_upwards_and_then_downwards() -> None:
     steps = [step for step in plan(WITH_MEMORY).steps if isinstance(step, MeasureMemory)]
     assert [step.cell.config.slots for step in steps] == [1, 4, 8, 8, 4, 1]
-    assert [step.phases[0].requests for step in steps] == [1, 4, 8, 8, 4, 1]
+    assert [step.waves for step in steps] == [(1,), (4,), (8,), (8,), (4,), (1,)]
     assert len({step.cell.cell_id for step in steps}) == 6
     assert kinds(plan(WITH_MEMORY))[-6:] == ["memory"] * 6
 
@@ -30,8 +30,21 @@ def test_the_context_of_a_slot_stays_the_same_at_every_slot_count() -> None:
 
 def test_only_engines_that_we_start_and_that_allocate_by_slot_are_measured_so() -> None:
     attached = EngineSpec("there", "llamacpp", url="http://127.0.0.1:1")
-    spec = replace(WITH_MEMORY, engines=(LLAMA, OTHER, attached))
+    unknown = EngineSpec("some", "openai", url="http://127.0.0.1:2")
+    spec = replace(WITH_MEMORY, engines=(LLAMA, attached, unknown))
     assert {c.engine.id for c in memory_configurations(spec)} == {"llamacpp"}
+
+
+def test_an_engine_with_a_pool_is_loaded_wave_by_wave_and_started_at_both_ends_once() -> None:
+    there = EngineSpec("there", "vllm", url="http://127.0.0.1:1")
+    steps = [
+        step
+        for step in plan(replace(WITH_MEMORY, engines=(OTHER, there))).steps
+        if isinstance(step, MeasureMemory)
+    ]
+    assert [(s.cell.config.engine.id, s.cell.config.slots, s.waves) for s in steps] == [
+        ("vllm", 1, (1,)), ("vllm", 8, (1, 4, 8)), ("there", 8, (1, 4, 8)),
+    ]  # fmt: skip
 
 
 def test_each_speculation_is_measured_and_one_setting_of_the_cache_is_enough() -> None:

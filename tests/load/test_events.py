@@ -257,3 +257,19 @@ def test_the_events_of_a_counted_stream_sum_up_to_its_count(steps: list[int]) ->
         events.append({**text("x" * step), "timings": {"predicted_n": total}})
     _, seen = read(*events)
     assert tokens(seen) == steps
+
+
+def test_the_drafts_of_a_request_come_with_vllms_last_event() -> None:
+    meter = StreamMeter()
+    speculative = {"num_draft_tokens": 20, "num_accepted_draft_tokens": 15, "num_spec_steps": 5}
+    event = {
+        "choices": [],
+        "usage": {"prompt_tokens": 40, "completion_tokens": 21},
+        "metrics": {"queue_time_ms": 0.1, "speculative_decoding": speculative},
+    }
+    meter.read(json.dumps(event).encode())
+    assert (meter.draft_tokens, meter.draft_accepted) == (20, 15)
+    nothing: tuple[object, ...] = (None, [], {"speculative_decoding": 3})
+    for odd in nothing:
+        meter.read(json.dumps({"choices": [], "metrics": odd}).encode())
+    assert (meter.draft_tokens, meter.draft_accepted) == (20, 15)

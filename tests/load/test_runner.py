@@ -101,6 +101,9 @@ class OurEngine:
     def pids(self) -> tuple[int, ...]:
         return ()
 
+    def starting(self) -> str | None:
+        return "loading weights"
+
     def kill(self, why: str) -> None:
         self.servers[-1].dead = why
 
@@ -132,6 +135,7 @@ class Notebook:
     launches: list[Launch] = field(default_factory=list)
     failed: list[EdgeAgentError] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    waits: list[str | None] = field(default_factory=list)
     readings: list[object] = field(default_factory=list)
     kill_at: int | None = None
     """The engine dies during this request, counted over the whole run."""
@@ -164,11 +168,17 @@ class Notebook:
     async def settle(self) -> None:
         self.readings.append("settled")
 
+    def keep(self, values: Mapping[str, float | None]) -> None:
+        self.readings.append(dict(values))
+
     async def read(self, phase: SamplePhase) -> None:
         self.readings.append(f"read {phase}, {self.engine.alive} alive")
 
     def launch_failed(self, step: StartEngine, error: EdgeAgentError) -> None:
         self.failed.append(error)
+
+    def waiting(self, words: str | None) -> None:
+        self.waits.append(words)
 
     def note(self, text: str) -> None:
         self.notes.append(text)

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeagent.core.model import Cell, EngineConfig, EngineSpec, Role, Switch, WorkloadSpec
+from edgeagent.core.model import (
+    ArrivalSpec,
+    Cell,
+    EngineConfig,
+    EngineSpec,
+    Role,
+    Switch,
+    WorkloadSpec,
+)
 from edgeagent.load.workload import NONCE_TOKENS, Job, Prompts, plant_text
 
 ENGINE = EngineSpec("llamacpp", "llamacpp", ("llama-server",), "m.gguf")
@@ -95,3 +105,27 @@ def test_own_traffic_is_sent_in_turn() -> None:
     asked = [prompts.ask(Job(mine, "a", "measured", index, 8)).prompt for index in range(3)]
     assert [a.text for a in asked] == ["one", None, "one"]
     assert asked[1].messages == ({"role": "user", "content": "two"},)
+
+
+def joined(cache: Switch, **work: int) -> Cell:
+    arrival = ArrivalSpec(2, "none", 300, 300, 8, 2.0)
+    return replace(cell(cache, "c1", **work), purpose="arrival", arrival=arrival)
+
+
+def test_a_second_operators_prompt_has_its_own_length_and_shares_nothing() -> None:
+    warm = joined("on", prefix_tokens=100, prompt_tokens=20)
+    assert len(ids(warm, 0, role="operator")) == 300
+    assert len(ids(warm, 0)) == 120
+    assert common(ids(warm, 0, role="operator"), ids(warm, 0)) < NONCE_TOKENS
+    assert common(ids(warm, 0, role="operator"), ids(warm, 2, role="operator")) < NONCE_TOKENS
+    assert ids(warm, 2, role="operator") == ids(warm, 2, role="operator")
+
+
+def test_a_second_operator_does_not_send_the_operators_own_traffic() -> None:
+    own = WorkloadSpec(prompts=({"prompt": "mine"},))
+    theirs = replace(joined("off"), workload=own)
+    prompts = Prompts(None, plant_text(random.Random(3), 4000), "completions")
+    assert prompts.ask(Job(theirs, "a", "measured", 0, 8)).prompt.text == "mine"
+    text = prompts.ask(Job(theirs, "a", "operator", 0, 8)).prompt.text
+    assert text is not None
+    assert len(text) == pytest.approx(300 * prompts.chars_per_token, rel=0.02)
