@@ -483,6 +483,8 @@ def doubts(cost: SlotCost) -> Iterator[tuple[str, str]]:
     if measured is None:
         yield "memory_not_resolved", f"{name}: what a slot costs is not known ({cost.reason})"
         return
+    if cost.method == "blocks_in_use":
+        return
     if interval is None:
         yield "memory_not_resolved", f"{name}: {cost.reason}"
     elif interval[1] - interval[0] > 2 * WIDE_SHARE * abs(measured):
@@ -660,7 +662,7 @@ def pool_cost(subject: Subject, pool: Pool, points: Sequence[Point]) -> SlotCost
         ready_bytes=nothing,
         load_peak_bytes=nothing,
         measured_bytes_per_slot=fit.per_slot,
-        ci95=fit.ci95,
+        ready_bytes_per_slot=check,
         base_bytes=fit.base,
         cross_check_source=None if check is None else "relaunch",
         cross_check_bytes_per_slot=check,
@@ -669,7 +671,9 @@ def pool_cost(subject: Subject, pool: Pool, points: Sequence[Point]) -> SlotCost
         max_slots=_in_pool(budget, fit.per_slot),
         source="blocks_in_use",
         quality="engine_reported",
-        reason=fit.reason,
+        reason="counted, not fitted: blocks in use are whole numbers, so there is no interval"
+        if fit.per_slot is not None
+        else fit.reason,
     )
 
 

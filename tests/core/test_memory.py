@@ -333,7 +333,9 @@ def test_pools_of_two_sizes_are_the_cross_check_of_what_a_block_costs() -> None:
         return Point(slots, 0, (ready, *decoding((1, 3, 0), (slots, 3 * slots, 0))))
 
     cost = pool_cost(box("cpu"), Pool(128, 2_949_120), [point(2), point(8)])
-    assert cost.cross_check_bytes_per_slot == 45 * MIB
+    assert cost.cross_check_bytes_per_slot == cost.ready_bytes_per_slot == 45 * MIB
+    assert "counted" in str(cost.reason)
+    assert list(doubts(cost)) == []
     assert cost.cross_check_source == "relaunch"
 
 
