@@ -540,7 +540,33 @@ def _memory(plan: Plan, costs: Sequence[SlotCost]) -> Answer:
     return Answer("not measured: no start for it was completed, see the findings")
 
 
+_WHERE = {"gpu": "GPU memory", "host": "host memory", "unified": "shared memory"}
+
+
+def _in_pool(cost: SlotCost) -> str:
+    """What a request takes of a pool, and what a whole slot would."""
+    mib = 1 << 20
+    whole = [
+        f"{word} {value / mib:.2f}"
+        for word, value in (
+            ("by starts with pools of two sizes", cost.ready_bytes_per_slot),
+            ("by arithmetic", cost.predicted_bytes_per_slot),
+        )
+        if value is not None
+    ]
+    slot = f"; a whole slot of {cost.context_per_slot} tokens takes {', '.join(whole)} MiB"
+    fits = f"; {cost.max_slots} such requests fit into the pool" if cost.max_slots else ""
+    measured = (cost.measured_bytes_per_slot or 0) / mib
+    return (
+        f"{cost.engine}: {measured:.2f} MiB of {_WHERE[cost.domain]} for each further request "
+        f"of this sweep's length, by blocks in use{slot if whole else ''}"
+        f"{fits}"
+    )
+
+
 def _slot(cost: SlotCost) -> str:
+    if cost.method == "blocks_in_use":
+        return _in_pool(cost)
     mib = 1 << 20
     measured = (cost.measured_bytes_per_slot or 0) / mib
     between = ""
@@ -558,7 +584,7 @@ def _slot(cost: SlotCost) -> str:
     ]
     beside = f"; {', '.join(others)}" if others else ""
     fits = f"; {cost.max_slots} slots fit on this box" if cost.max_slots is not None else ""
-    where = {"gpu": "GPU memory", "host": "host memory", "unified": "shared memory"}[cost.domain]
+    where = _WHERE[cost.domain]
     return (
         f"{cost.engine}: {measured:.2f} MiB of {where}{between} for each further slot of "
         f"{cost.context_per_slot} tokens, by {cost.source} ({cost.quality}){beside}{fits}"
