@@ -209,6 +209,7 @@ class Runner:
     plan: Plan
     world: World
     stop: Halt = field(default_factory=Halt)
+    _had_engine: bool = False
     _broken: int = 0
     """Requests of the present cell whose connection broke or could not be made."""
 
@@ -233,6 +234,10 @@ class Runner:
 
     async def _step(self, step: Step, live: _Live | None) -> _Live | None:
         if isinstance(step, StartEngine):
+            if self._had_engine and not step.config.engine.attached:
+                # Devices give memory back after the process has gone; two engines never share it.
+                await self.world.gauge.settle()
+            self._had_engine = True
             return await self._start(step, restarts=0)
         if isinstance(step, MeasureMemory):
             await self._memory(step)

@@ -8,7 +8,7 @@ import pytest
 from agent import edgeagent, fake, result, sentence, sweep
 
 SHORT = ("--requests=6", "--warmup=1", "--cooldown=0", "--prefix-tokens=48", "--prompt-tokens=16",
-         "--memory-repeats=0", "--canary=0", "--prefix-cache=off")  # fmt: skip
+         "--memory-repeats=0", "--canary=0", "--prefix-cache=off", "--settle=0.3")  # fmt: skip
 
 
 def two_engines(folder: Path, quick_ms: int, slow_ms: int) -> Path:

@@ -59,3 +59,10 @@ async def test_a_stop_while_memory_is_read_leaves_no_engine_and_no_record() -> N
     await run(notebook, a_plan(MEMORY))
     assert len(notebook.records) == 2
     assert notebook.engine.alive == 0
+
+
+async def test_the_memory_of_one_engine_is_seen_to_return_before_the_next_is_started() -> None:
+    notebook = Notebook(OurEngine())
+    await run(notebook, a_plan(replace(SPEC, repeats=3)))
+    assert notebook.steps.count("start") == 3
+    assert notebook.readings.count("settled") == 2
