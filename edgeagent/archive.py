@@ -377,7 +377,6 @@ def _pool(launches: Sequence[Launch], engine: str, speculation: str) -> memory.P
     return memory.Pool(
         blocks=blocks - 1 if isinstance(blocks, int) else None,  # one block holds nothing
         block_bytes=size if isinstance(size, int) else None,
-        most_slots=largest.slots,
     )
 
 

@@ -108,12 +108,12 @@ def _vllm(spec: EngineSpec) -> _Part:
     cache = vllm_flags.cache_type(spec.kv_type)
     per_token = None
     if found.shape is not None:
-        per_token = kv_vllm.token_bytes(found.shape, cache, facts.model_type)
+        per_token = kv_vllm.token_bytes(found.shape, cache, facts.element_type)
     model = vllm_flags.VllmModel(
         identity=hf.identify(path, per_token, _hash),
         shape=found.shape,
         reason=found.reason,
-        model_type=facts.model_type,
+        element_type=facts.element_type,
         draft=_draft_shape,
     )
     place = vllm_flags.Place.here()

@@ -108,7 +108,7 @@ class _Case:
             sequences=ask.slots,
             length=ask.context_per_slot,
             kv_type=ask.kv_type,
-            model_type=self.model.element_type,
+            element_type=self.model.element_type,
             block_tokens=self.block_tokens,
         )
 
@@ -200,9 +200,9 @@ def _from_folder(request: SizingRequest) -> _Model:
             **_compute(request),
         ),
         architecture=facts.architecture,
-        quantization=facts.quantization or facts.model_type,
+        quantization=facts.quantization or facts.element_type,
         context_length=facts.context_length,
-        element_type=facts.model_type,
+        element_type=facts.element_type,
         reason=found.reason,
     )
 

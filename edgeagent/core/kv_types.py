@@ -52,13 +52,13 @@ def vector_bytes(elements: int, kv_type: str) -> int:
     return elements // block * block_bytes
 
 
-def vllm_element_bytes(kv_type: str, model_type: str | None) -> int:
+def vllm_element_bytes(kv_type: str, element_type: str | None) -> int:
     """Bytes of one element of a vLLM cache. Raises UsageError for an unknown type.
 
     A model that names no type is taken as 16 bits, as vLLM loads it.
     """
     if kv_type == "auto":
-        known = MODEL_BYTES.get(model_type or "bfloat16", 2)
+        known = MODEL_BYTES.get(element_type or "bfloat16", 2)
         # vLLM serves a model of 32 bits in 16 unless told otherwise (`--dtype auto`).
         return min(known, 2)
     if kv_type in VLLM_BYTES:

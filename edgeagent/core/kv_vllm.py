@@ -45,7 +45,7 @@ class PoolLayout:
     length: int
     """Tokens of each sequence (`--max-model-len`)."""
     kv_type: str = "auto"
-    model_type: str | None = None
+    element_type: str | None = None
     """The model's own element type, as its configuration names it."""
     block_tokens: int = GPU_BLOCK
     in_flight_tokens: int = IN_FLIGHT_TOKENS
@@ -87,7 +87,7 @@ class PoolFound:
 
 def pool(shape: CacheShape, layout: PoolLayout) -> PoolFound:
     """The blocks of one sequence. Raises UsageError for an unknown type of cache."""
-    element = vllm_element_bytes(layout.kv_type, layout.model_type)
+    element = vllm_element_bytes(layout.kv_type, layout.element_type)
     rows = {_row_bytes(layer, element) for layer in shape.layers}
     if len(rows) > 1:
         return PoolFound(
@@ -98,7 +98,7 @@ def pool(shape: CacheShape, layout: PoolLayout) -> PoolFound:
     row = rows.pop()
     block = layout.block_tokens
     if shape.state is not None:
-        state_page = _state_page(shape.state, layout.model_type)
+        state_page = _state_page(shape.state, layout.element_type)
         block = max(block, _ALIGNMENT * _steps(state_page, _ALIGNMENT * row))
     return PoolFound(_divided(shape, layout, block, block * row))
 
@@ -123,9 +123,9 @@ def predict_vllm(model: ModelMemory, found: Pool, layout: PoolLayout) -> MemoryP
     )
 
 
-def token_bytes(shape: CacheShape, kv_type: str, model_type: str | None) -> int:
+def token_bytes(shape: CacheShape, kv_type: str, element_type: str | None) -> int:
     """Cache of one token in all layers. Raises UsageError for an unknown type."""
-    element = vllm_element_bytes(kv_type, model_type)
+    element = vllm_element_bytes(kv_type, element_type)
     return sum(_row_bytes(layer, element) for layer in shape.layers)
 
 
@@ -160,8 +160,8 @@ def _row_bytes(layer: Layer, element: int) -> int:
     return (layer.key_row + layer.value_row) * element
 
 
-def _state_page(state: State, model_type: str | None) -> int:
-    shift = vllm_element_bytes("auto", model_type) * state.shift_elements
+def _state_page(state: State, element_type: str | None) -> int:
+    shift = vllm_element_bytes("auto", element_type) * state.shift_elements
     return shift + _STATE_BYTES * state.memory_elements
 
 

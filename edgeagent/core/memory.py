@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from edgeagent.core.fit import default_reserve_bytes
 from edgeagent.core.model import MemorySample, SamplePhase
 from edgeagent.core.stats import quantile, slope, slope_interval
 
@@ -37,10 +38,6 @@ Values: TypeAlias = Mapping[str, float | int | None]
 CO_TENANT_BYTES = 64 << 20
 CO_TENANT_SHARE = 0.02
 """What a device may hold beyond the engine's own processes before another user is suspected."""
-
-RESERVE_SHARE = 0.05
-RESERVE_BYTES = 512 << 20
-"""Left to the rest of the box when slots are counted that fit."""
 
 APU_VRAM_BYTES = 4 << 30
 """A carve-out up to this size belongs to a GPU that works in the host's memory."""
@@ -330,7 +327,7 @@ def _cost(
         cross_check_source=check.source if reading != check and checked.per_slot else None,
         cross_check_bytes_per_slot=checked.per_slot if reading != check else None,
         budget_bytes=budget,
-        reserve_bytes=None if budget is None else reserve(budget),
+        reserve_bytes=None if budget is None else default_reserve_bytes(budget),
         max_slots=_max_slots(subject, budget, fit, mapped if in_host else 0),
         reported=_parts(domain, points),
         source=reading.source,
@@ -338,11 +335,6 @@ def _cost(
         reason=fit.reason,
         foreign_bytes=_foreign(domain, points),
     )
-
-
-def reserve(budget_bytes: int) -> int:
-    """What is left to the rest of the box: 5 % of the budget, at least 512 MiB."""
-    return max(int(budget_bytes * RESERVE_SHARE), RESERVE_BYTES)
 
 
 @dataclass(frozen=True)
@@ -414,7 +406,7 @@ def _budget(domain: Domain, point: Point) -> int | None:
 def _max_slots(subject: Subject, budget: int | None, fit: _Fit, mapped: int | None) -> int | None:
     if budget is None or fit.per_slot is None or fit.base is None or fit.per_slot <= 0:
         return None
-    room = budget - reserve(budget) - fit.base - (mapped or 0)
+    room = budget - default_reserve_bytes(budget) - fit.base - (mapped or 0)
     return max(0, min(int(room // fit.per_slot), subject.most_slots))
 
 
@@ -609,8 +601,6 @@ class Pool:
 
     blocks: int | None
     block_bytes: int | None
-    most_slots: int | None = None
-    """Sequences of the full context that the pool was made for."""
 
 
 def block_readings(points: Iterable[Point]) -> tuple[BlockReading, ...]:
@@ -639,7 +629,6 @@ def pool_cost(subject: Subject, pool: Pool, points: Sequence[Point]) -> SlotCost
     a sequence of the full context costs.
     """
     usable = [point for point in points if point.failure is None]
-    waves = {point.slots for point in usable}
     readings = block_readings(usable)
     domain = _POOL_DOMAIN.get(subject.box_class, "unified")
     if pool.block_bytes is None or not readings:
@@ -651,7 +640,7 @@ def pool_cost(subject: Subject, pool: Pool, points: Sequence[Point]) -> SlotCost
     slots = tuple(reading.requests for reading in readings)
     taken = [reading.blocks * pool.block_bytes for reading in readings]
     fit = _fit(slots, taken)
-    check = _relaunched(subject, domain, usable) if len(waves) > 1 else None
+    check = _relaunched(subject, domain, usable)
     budget = None if pool.blocks is None else pool.blocks * pool.block_bytes
     nothing = tuple(None for _ in slots)
     return replace(

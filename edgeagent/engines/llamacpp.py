@@ -28,12 +28,13 @@ from edgeagent.core.model import (
     ModelIdentity,
     ServerFacts,
 )
-from edgeagent.engines import container, wire
+from edgeagent.engines import container, program, wire
 from edgeagent.engines.container import Process
 from edgeagent.engines.flags import CONSERVATIVE, KnownFlags, choose_flags, parse_help
 from edgeagent.engines.llama_log import with_log
 from edgeagent.engines.process import free_port, scrubbed
 from edgeagent.engines.rest import Rest
+from edgeagent.engines.started import Started
 from edgeagent.errors import (
     DeviceMismatchError,
     EngineError,
@@ -86,50 +87,8 @@ def request(ask: Ask) -> HttpRequest:
     return wire.generate(ask, body)
 
 
-class LlamaCppServer:
+class LlamaCppServer(Started):
     """A llama-server that is ready, started by us or by somebody else."""
-
-    def __init__(
-        self,
-        rest: Rest,
-        facts: ServerFacts,
-        process: Process | None = None,
-        argv: Sequence[str] = (),
-        ready_s: float | None = None,
-    ) -> None:
-        self._rest = rest
-        self._facts = facts
-        self._process = process
-        self._argv = tuple(argv)
-        self._ready_s = ready_s
-
-    @property
-    def url(self) -> str:
-        """Base URL."""
-        return self._rest.url
-
-    @property
-    def facts(self) -> ServerFacts:
-        """What it says of itself."""
-        return self._facts
-
-    @property
-    def argv(self) -> tuple[str, ...]:
-        """The launch line; empty when attached."""
-        return self._argv
-
-    @property
-    def ready_s(self) -> float | None:
-        """Seconds from start to ready; None when attached."""
-        return self._ready_s
-
-    def pids(self) -> tuple[int, ...]:
-        """Every living process of the engine."""
-        return self._process.pids() if self._process else ()
-
-    def death(self) -> str | None:
-        """None while it lives (or when attached: then requests tell)."""
-        return self._process.death() if self._process else None
 
     async def tokenize(self, text: str) -> tuple[int, ...] | None:
         """Token ids of `text` without special tokens."""
@@ -231,14 +190,14 @@ class LlamaCppEngine:
     def identify(self, config: EngineConfig) -> EngineIdentity:
         """Version, hash and launch line. Raises UsageError when there is no such program."""
         contained = container.launches(self._spec.command)
-        program = find_program(self._spec.command[0])
+        binary = find_program(self._spec.command[0])
         flags = self._flags(config)
         return EngineIdentity(
             id=self._spec.id,
             kind="llamacpp",
             version=_version(self._spec.command, self._environment_key()),
             # Of a container the launcher is here, and the program is not.
-            binary_sha256=None if contained else hash_program(program, self._hash_file),
+            binary_sha256=None if contained else hash_program(binary, self._hash_file),
             argv=(*self._spec.command, *flags),
             env=self._spec.env,
             attached=False,
@@ -410,23 +369,9 @@ def _refuse_other_device(config: EngineConfig, facts: ServerFacts) -> None:
 
 
 def find_program(name: str) -> Path:
-    """The file behind a command's first word. Raises UsageError."""
-    path = Path(name)
-    if os.sep not in name:
-        found = shutil.which(name)
-        if found is None:
-            raise UsageError(
-                f"{name} was looked for in PATH and is not there: install llama.cpp, or give "
-                "--binary PATH"
-            )
-        path = Path(found)
-    if not path.exists():
-        raise UsageError(f"--binary {path} does not exist: give the path of a llama-server")
-    if path.is_dir():
-        raise UsageError(f"--binary {path} is a folder: give the path of the program in it")
-    if not os.access(path, os.X_OK):
-        raise UsageError(f"--binary {path} is not executable: chmod +x it, or give another")
-    return path.resolve()
+    """The file behind a command's first word, links followed. Raises UsageError."""
+    remedy = "install llama.cpp, or give --binary PATH"
+    return program.find(name, "a llama-server", remedy).resolve()
 
 
 def hash_program(program: Path, hash_file: HashFile) -> str:

@@ -20,6 +20,7 @@ from edgeagent.engines import container, vllm_facts, vllm_log, vllm_program, vll
 from edgeagent.engines.container import Process
 from edgeagent.engines.process import ended, free_port, scrubbed
 from edgeagent.engines.rest import Rest
+from edgeagent.engines.started import Started
 from edgeagent.engines.vllm_flags import (
     FlagChoice,
     Place,
@@ -52,7 +53,7 @@ class Member:
     title: str
 
 
-class VllmServer:
+class VllmServer(Started):
     """A vLLM that is ready, started by us or by somebody else."""
 
     def __init__(
@@ -63,36 +64,8 @@ class VllmServer:
         argv: Sequence[str] = (),
         ready_s: float | None = None,
     ) -> None:
-        self._rest = rest
-        self._facts = facts
-        self._process = process
-        self._argv = tuple(argv)
-        self._ready_s = ready_s
+        super().__init__(rest, facts, process, argv, ready_s)
         self._members = () if process is None else members(process.pids())
-
-    @property
-    def url(self) -> str:
-        """Base URL."""
-        return self._rest.url
-
-    @property
-    def facts(self) -> ServerFacts:
-        """What it says of itself."""
-        return self._facts
-
-    @property
-    def argv(self) -> tuple[str, ...]:
-        """The launch line; empty when attached."""
-        return self._argv
-
-    @property
-    def ready_s(self) -> float | None:
-        """Seconds from start to ready; None when attached."""
-        return self._ready_s
-
-    def pids(self) -> tuple[int, ...]:
-        """Every living process of the engine."""
-        return self._process.pids() if self._process else ()
 
     def death(self) -> str | None:
         """None while it lives (or when attached: then requests tell).

@@ -59,7 +59,7 @@ class VllmModel:
     shape: CacheShape | None = None
     reason: str | None = None
     """Why the shape is not known."""
-    model_type: str | None = None
+    element_type: str | None = None
     """Type of its elements, as its configuration names it."""
     draft: Callable[[str], CacheShape | None] = lambda path: None  # noqa: ARG005  # because nobody drafts unless told
     """The shape of a model that drafts, by its path."""
@@ -153,7 +153,7 @@ def plan_pool(
         sequences=config.slots,
         length=config.context_per_slot,
         kv_type=cache_type(config.engine.kv_type),
-        model_type=model.model_type,
+        element_type=model.element_type,
         block_tokens=_block(config, place),
     )
     found = pool(shape, layout)

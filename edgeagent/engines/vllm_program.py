@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
+from edgeagent.engines import program
 from edgeagent.errors import UsageError
 
 _ASK_S = 60.0
@@ -74,42 +74,30 @@ def launch_line(command: tuple[str, ...], model: str | None = None) -> tuple[str
 
 
 def find(name: str) -> Path:
-    """The file behind a command's first word. Raises UsageError."""
-    path = Path(name)
-    if os.sep not in name:
-        found = shutil.which(name)
-        if found is None:
-            raise UsageError(
-                f"{name} was looked for in PATH and is not there: give --binary PATH of a vllm, or "
-                "of the python that has it"
-            )
-        path = Path(found)
-    if not path.exists():
-        raise UsageError(f"--binary {path} does not exist: give the path of a vllm")
-    if path.is_dir():
-        raise UsageError(f"--binary {path} is a folder: give the path of the program in it")
-    if not os.access(path, os.X_OK):
-        raise UsageError(f"--binary {path} is not executable: chmod +x it, or give another")
-    # As it is named: a virtual environment's python is a link, and its place tells the packages.
-    return path.absolute()
+    """The file behind a command's first word. Raises UsageError.
+
+    As it is named: a virtual environment's python is a link, and its place tells the packages.
+    """
+    remedy = "give --binary PATH of a vllm, or of the python that has it"
+    return program.find(name, "a vllm", remedy)
 
 
 def look_at(
     command: tuple[str, ...], environment: Mapping[str, str], hash_file: HashFile
 ) -> Program:
     """Version and hash, from the package's own records where they can be had. Raises UsageError."""
-    program = find(command[0])
+    binary = find(command[0])
     key = tuple(sorted(environment.items()))
-    python = program if _is_python(command[0]) else _interpreter(program)
+    python = binary if _is_python(command[0]) else _interpreter(binary)
     if python is not None:
         version, record = _distribution(str(python), key)
         if version is not None:
-            return Program(version, hash_file(Path(record)) if record else hash_file(program))
+            return Program(version, hash_file(Path(record)) if record else hash_file(binary))
     said = _ask((*command, "--version"), key)
     found = _VERSION.search(said)
     return Program(
         found.group(0) if found else None,
-        hash_file(program.resolve()),
+        hash_file(binary.resolve()),
         None if found else "it does not tell its version before it is started",
     )
 
@@ -118,10 +106,10 @@ def _is_python(word: str) -> bool:
     return _PYTHON.match(Path(word).name) is not None
 
 
-def _interpreter(program: Path) -> Path | None:
+def _interpreter(binary: Path) -> Path | None:
     """The python that a console script names in its first line."""
     try:
-        with program.open("rb") as script:
+        with binary.open("rb") as script:
             first = script.readline(512).decode("utf-8", "replace").strip()
     except OSError:
         return None

@@ -49,7 +49,7 @@ class HfFacts:
         return first or _text(self._language.get("model_type"))
 
     @property
-    def model_type(self) -> str | None:
+    def element_type(self) -> str | None:
         """Type of the weights' elements, as `dtype` or `torch_dtype` names it."""
         for part in (self._language, self.config):
             for key in ("dtype", "torch_dtype"):
@@ -112,7 +112,7 @@ def identify(
         path=str(folder),
         format=_format(facts),
         architecture=facts.architecture,
-        quantization=facts.quantization or _PLAIN.get(facts.model_type or "", facts.model_type),
+        quantization=facts.quantization or _PLAIN.get(facts.element_type or "", facts.element_type),
         parameters=parameters,
         size_bytes=facts.weights_bytes,
         sha256=sha256,

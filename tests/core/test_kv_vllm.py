@@ -101,9 +101,9 @@ def test_a_recurrent_state_raises_the_block_and_costs_one_in_each_group() -> Non
     ],
 )
 def test_the_type_is_the_models_or_8_bits(
-    kv_type: str, model_type: str | None, expected: int
+    kv_type: str, element_type: str | None, expected: int
 ) -> None:
-    assert token_bytes(SMOLLM2, kv_type, model_type) == expected
+    assert token_bytes(SMOLLM2, kv_type, element_type) == expected
 
 
 def test_a_type_of_the_other_engine_is_refused() -> None:

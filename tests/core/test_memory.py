@@ -17,7 +17,6 @@ from edgeagent.core.memory import (
     costs,
     doubts,
     pool_cost,
-    reserve,
 )
 from edgeagent.core.model import MemorySample, SamplePhase
 
@@ -235,8 +234,7 @@ def test_slots_that_fit_leave_the_reserve_and_the_mapped_weights() -> None:
     cost = only(costs(box("cpu"), points))
     # 8,192 - 512 reserve - 100 base - 250 mapped = 7,330 MiB; / 45 = 162.9
     assert cost.max_slots == 162
-    assert reserve(8 * GIB) == 512 * MIB
-    assert reserve(20 * GIB) == GIB
+    assert cost.reserve_bytes == 512 * MIB
 
 
 def test_what_the_engine_reports_stands_beside_and_mapped_weights_are_left_out() -> None:

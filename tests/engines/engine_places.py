@@ -60,7 +60,7 @@ def llama(
 SCRIPTED_VLLM = (sys.executable, "-m", "edgeagent.engines.scripted_vllm")
 SCRIPTED_MODEL = VllmModel(
     # As scripted_vllm.py has it: 256 bytes a token.
-    ModelIdentity(id="scripted", path="scripted"), uniform(2, 1, 32, 32), model_type="bfloat16"
+    ModelIdentity(id="scripted", path="scripted"), uniform(2, 1, 32, 32), element_type="bfloat16"
 )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def real(slots: int = 4, *more: str) -> Real:
     facts = hf.read(folder)
     found = from_config(facts.config)
     assert found.shape is not None, found.reason
-    model = VllmModel(ModelIdentity("m", str(folder)), found.shape, model_type=facts.model_type)
+    model = VllmModel(ModelIdentity("m", str(folder)), found.shape, element_type=facts.element_type)
     env = (("OMP_NUM_THREADS", "1"),)  # the box has other work
     spec = EngineSpec(
         "v", "vllm", (place(VLLM_PYTHON),), str(folder), args=("--enforce-eager", *more), env=env

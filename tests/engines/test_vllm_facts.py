@@ -25,7 +25,7 @@ SHAPE = uniform(30, 3, 64, 64)
 
 
 def plan() -> PoolPlan:
-    model = VllmModel(ModelIdentity("m", "/m"), SHAPE, model_type="bfloat16")
+    model = VllmModel(ModelIdentity("m", "/m"), SHAPE, element_type="bfloat16")
     found, _ = plan_pool(CONFIG, model, Place(gpu=False, cores=2))
     assert found is not None
     return found

@@ -27,7 +27,7 @@ from edgeagent.errors import UsageError
 SPEC = EngineSpec("v", "vllm", ("vllm",), "m")
 CONFIG = EngineConfig(SPEC, 4, 512, "on", "off")
 SMOLLM2 = uniform(30, 3, 64, 64)
-MODEL = VllmModel(ModelIdentity("m", "/m"), SMOLLM2, model_type="bfloat16")
+MODEL = VllmModel(ModelIdentity("m", "/m"), SMOLLM2, element_type="bfloat16")
 CPU, GPU = Place(gpu=False, cores=4), Place(gpu=True, cores=4)
 
 

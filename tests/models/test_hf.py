@@ -44,18 +44,18 @@ def weights(folder: Path, name: str, size: int) -> None:
 def test_facts_come_from_the_configuration(folder: Path) -> None:
     facts = read(folder)
     assert facts.architecture == "LlamaForCausalLM"
-    assert (facts.model_type, facts.quantization) == ("bfloat16", None)
+    assert (facts.element_type, facts.quantization) == ("bfloat16", None)
     assert (facts.vocabulary, facts.context_length) == (49152, 8192)
     assert facts.weights_bytes is None
 
 
 def test_the_type_may_be_called_dtype_be_nested_or_be_missing(folder: Path) -> None:
     put(folder, {"text_config": {"dtype": "float16"}, "torch_dtype": "float32"})
-    assert read(folder).model_type == "float16"
+    assert read(folder).element_type == "float16"
     put(folder, {"torch_dtype": "torch.bfloat16"})
-    assert read(folder).model_type == "bfloat16"
+    assert read(folder).element_type == "bfloat16"
     put(folder, {})
-    assert read(folder).model_type is None
+    assert read(folder).element_type is None
 
 
 def test_numbers_beyond_any_model_are_no_numbers(folder: Path) -> None:
@@ -177,7 +177,7 @@ def test_values_of_an_unexpected_type_are_unknown_not_an_error(folder: Path) -> 
         },
     )
     facts = read(folder)
-    assert (facts.architecture, facts.model_type, facts.quantization) == (None, None, None)
+    assert (facts.architecture, facts.element_type, facts.quantization) == (None, None, None)
     assert (facts.vocabulary, facts.context_length) == (None, None)
 
 
@@ -195,7 +195,7 @@ def test_any_configuration_is_read(config: dict[str, object]) -> None:
         put(Path(name), config)
         facts = read(Path(name))
         assert facts.weights_bytes is None
-        for value in (facts.architecture, facts.model_type, facts.quantization):
+        for value in (facts.architecture, facts.element_type, facts.quantization):
             assert value is None or value
         for number in (facts.vocabulary, facts.context_length):
             assert number is None or number >= 0
