@@ -89,7 +89,7 @@ def test_a_recurrent_state_raises_the_block_and_costs_one_in_each_group() -> Non
 
 
 @pytest.mark.parametrize(
-    ("kv_type", "model_type", "expected"),
+    ("kv_type", "element_type", "expected"),
     [
         ("auto", "bfloat16", 23_040),
         ("auto", "float16", 23_040),
