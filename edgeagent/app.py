@@ -112,6 +112,8 @@ def _watching(setting: _Setting, view: View, log: EventLog, done: set[str]) -> W
 async def _run(setting: _Setting, watching: Watching) -> _Ending:
     """Carry the plan out; everything seen is in the folder when this returns."""
     stop = Halt()
+    for note in setting.ready.notes:
+        watching.note(note)
     watching.sampler.start()
     try:
         with _signals(stop) as received:

@@ -43,6 +43,8 @@ class Ready:
     findings: tuple[Finding, ...]
     expected: tuple[ExpectedSlot, ...] = ()
     """What arithmetic says that a slot costs, and how many fit into this box now."""
+    notes: tuple[str, ...] = ()
+    """What devices do not tell, a sentence each: said once, however often they are asked."""
 
     def close(self) -> None:
         """Let go of what the probes hold; a sampler that was given them does it itself."""
@@ -70,7 +72,8 @@ async def look(parts: Parts) -> Ready:
     host = {**host, "gpus": _gpus(host, facts)}
     full = catalogue.boundary_probes_for(root)
     expected = _expected(parts, kind, readings[-1])
-    return Ready(host, root, probes, full, facts, found, expected)
+    notes = catalogue.warnings_of(probes)
+    return Ready(host, root, probes, full, facts, found, expected, notes)
 
 
 def _expected(parts: Parts, kind: str, values: Values) -> tuple[ExpectedSlot, ...]:

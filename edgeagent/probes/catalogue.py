@@ -6,7 +6,7 @@ has the expensive ones, which are read where a phase ends and not at every sampl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -68,6 +68,16 @@ def boundary_probes_for(root: Path) -> tuple[Probe, ...]:
     from edgeagent.probes.pss import PssProbe
 
     return (PssProbe(root),)
+
+
+def warnings_of(probes: Sequence[Probe]) -> tuple[str, ...]:
+    """Return a sentence for each device that does not tell everything; they have been read."""
+    return tuple(
+        sentence
+        for probe in probes
+        if (warnings := getattr(probe, "warnings", None)) is not None
+        for sentence in warnings()
+    )
 
 
 # Imported where they are made: a box needs few of them, and the agent is to stay small.
