@@ -128,8 +128,8 @@ def test_a_gpu_that_is_lost_midway_is_a_gap_and_the_sweep_goes_on(
     tmp_path: Path, library: Path
 ) -> None:
     folder = tmp_path / "run"
-    environ = on("lost", library, unpack("rtx", tmp_path), FAKE_NVML_LOST_AFTER="12")
-    sweep(folder, fake(), "--prefix-cache=off", environ=environ)
+    environ = on("lost", library, unpack("rtx", tmp_path), FAKE_NVML_LOST_AFTER="6")
+    sweep(folder, fake(ttft_ms=300, itl_ms=100), "--prefix-cache=off", environ=environ)
     document = result(folder)
     assert document["status"] == "complete"
     used = [
