@@ -56,7 +56,16 @@ _WAITING_S = 1.0
 """How often somebody who waits for an engine is told how far it is."""
 
 _POOL = ("kv_blocks", "kv_blocks_used", "requests_running", "requests_waiting")
-_POOL_LOOK_S = 0.1
+_POOL_COUNT_S = 0.1
+"""How often blocks are counted where they are the question."""
+_POOL_LOOK_S = 1.0
+"""And while latency is: asking takes the engine a moment, and us about a millisecond."""
+
+_COUNTERS = (
+    "prompt_tokens", "cached_prompt_tokens", "output_tokens", "draft_tokens", "draft_accepted",
+    "drafts", "preemptions",
+)  # fmt: skip
+"""What only ever grows, of what an engine counts."""
 
 _BROKEN: tuple[ErrorKind, ...] = ("connect", "reset", "no_end", "engine_died")
 """How requests fail whose engine has gone."""
@@ -373,14 +382,19 @@ class Runner:
         load = kind(cell, attempt, step.phases, self._tools(live), halt)
         meter = _Meter(self.world, live.line)
         started_ns = self.world.clock.now_ns()
-        with_lag = asyncio.ensure_future(meter.watch_lag())
+        beside = [meter.watch_lag()]
+        if "kv_blocks_used" in before:
+            beside.append(self._watch_pool(live, _POOL_LOOK_S))
+        watching = [asyncio.ensure_future(each) for each in beside]
         meter.begin()
         self._broken = 0
         try:
             await self._carry(live, load, halt)
         finally:
             cost = meter.end()
-            with_lag.cancel()
+            for each in watching:
+                each.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
         finished_ns = self.world.clock.now_ns()
         if self.stop.reason is not None:
             return  # what was seen is recorded; the cell is not finished
@@ -398,7 +412,9 @@ class Runner:
             prompts_exact=live.prompts.exact,
             server_cached_delta=_delta(before, after, "cached_prompt_tokens"),
             server_deltas={
-                name: grown for name in before if (grown := _delta(before, after, name)) is not None
+                name: grown
+                for name in _COUNTERS
+                if (grown := _delta(before, after, name)) is not None
             },
         )
         self.world.watcher.cell_ended(
@@ -455,7 +471,7 @@ class Runner:
         await gauge.read("ready")
         gauge.mark(cell.cell_id, "load")
         self._broken = 0
-        watching = asyncio.ensure_future(self._watch_pool(live))
+        watching = asyncio.ensure_future(self._watch_pool(live, _POOL_COUNT_S))
         try:
             for wave in step.waves:
                 phases = (Phase("measured", wave),)
@@ -473,14 +489,17 @@ class Runner:
             await gauge.read("loaded")
         return death
 
-    async def _watch_pool(self, live: _Live) -> None:
-        """Keep how much of its pool an engine uses, while it serves; ends where it has none."""
+    async def _watch_pool(self, live: _Live, every_s: float) -> None:
+        """Keep how much of its pool an engine uses and who waits, while it serves.
+
+        Ends where an engine has no pool.
+        """
         while True:
             told = await live.server.counters()
             if "kv_blocks_used" not in told:
                 return
             self.world.gauge.keep({f"pool.{name}": told.get(name) for name in _POOL})
-            await self.world.clock.sleep(_POOL_LOOK_S)
+            await self.world.clock.sleep(every_s)
 
     async def _death(self, live: _Live) -> str | None:
         """Why the engine died, if it did.

@@ -46,6 +46,8 @@ def test_a_sweep_of_a_real_model_is_proved_and_survives_a_kill(
     ids = [line["cell_id"] for line in lines(folder, "cells.jsonl")]
     assert len(ids) == len(set(ids)) == 4
     assert ids[: len(kept)] == [line["cell_id"] for line in kept]
+    for launch in document["engines"][0]["launches"]:
+        assert 0.0 <= launch["model_cached_fraction"] <= 1.0
     model = document["models"][0]
     assert (model["quantization"], model["architecture"]) == ("Q4_1", "llama")
     assert edgeagent("verify", folder).returncode == 0

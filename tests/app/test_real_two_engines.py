@@ -63,6 +63,8 @@ def test_both_engines_are_measured_on_the_same_weights_and_nothing_is_left(
         assert cell["output_tokens"] == 4 * 8
         # The shared opening, less one block of 128 tokens where prefixes come in blocks.
         assert cell["cached_prompt_fraction"] >= (128 if cell["engine"] == "vllm" else 158) / 192
+        of_pool = cell["memory"]["values"].get("pool.kv_blocks_used")
+        assert (of_pool is not None) == (cell["engine"] == "vllm")
     digests = {model["weights_digest"] for model in document["models"]}
     assert len(document["models"]) == 2
     assert len(digests) == 1

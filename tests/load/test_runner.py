@@ -55,8 +55,9 @@ class OurServer:
     ready_s = 0.1
     facts = ServerFacts(slots=2, context_per_slot=256)
 
-    def __init__(self) -> None:
+    def __init__(self, told: Mapping[str, float] | None = None) -> None:
         self.dead: str | None = None
+        self.told = dict(told or {})
 
     def pids(self) -> tuple[int, ...]:
         return ()
@@ -74,7 +75,7 @@ class OurServer:
         return True
 
     async def counters(self) -> Mapping[str, float]:
-        return {}
+        return dict(self.told)
 
 
 @dataclass
@@ -84,6 +85,8 @@ class OurEngine:
     failures: list[bool] = field(default_factory=list)
     servers: list[OurServer] = field(default_factory=list)
     alive: int = 0
+    told: Mapping[str, float] = field(default_factory=dict)
+    """Counters of every server."""
 
     def identify(self, config: EngineConfig) -> EngineIdentity:
         return EngineIdentity("one", "fake", "1", "b", (), (), attached=False, model=None)
@@ -92,7 +95,7 @@ class OurEngine:
         if self.failures and self.failures.pop(0):
             raise EngineError("it did not start; say please")
         self.alive += 1
-        self.servers.append(OurServer())
+        self.servers.append(OurServer(self.told))
         return self.servers[-1]
 
     async def stop(self) -> None:

@@ -66,3 +66,19 @@ async def test_the_memory_of_one_engine_is_seen_to_return_before_the_next_is_sta
     await run(notebook, a_plan(replace(SPEC, repeats=3)))
     assert notebook.steps.count("start") == 3
     assert notebook.readings.count("settled") == 2
+
+
+POOL = {"kv_blocks": 9, "kv_blocks_used": 6, "requests_running": 2, "requests_waiting": 1}
+
+
+async def test_an_engine_with_a_pool_is_asked_for_it_and_for_its_queue_while_it_serves() -> None:
+    notebook = Notebook(OurEngine(told={**POOL, "preemptions": 3}), slow_s=0.02)
+    await run(notebook, a_plan(replace(SPEC, concurrency=(2,))))
+    assert {f"pool.{name}": value for name, value in POOL.items()} in notebook.readings
+    assert notebook.records[0].server_deltas == {"preemptions": 0}, "a gauge has no growth"
+
+
+async def test_an_engine_without_a_pool_is_left_alone_while_it_serves() -> None:
+    notebook = Notebook(OurEngine(told={"output_tokens": 5}))
+    await run(notebook, a_plan(replace(SPEC, concurrency=(2,))))
+    assert notebook.readings == []
