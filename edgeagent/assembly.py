@@ -160,9 +160,10 @@ def _fits_model(spec: SweepSpec, parts: Mapping[str, _Part]) -> None:
         identity = part.engine.identify(config).model
         limit = identity.context_length if identity else None
         if limit is not None and config.context_per_slot > limit:
+            shorten = "--context" if spec.context else "--prefix-tokens or --output-tokens"
             raise UsageError(
-                f"a request needs {config.context_per_slot} tokens and {config.engine.model} was "
-                f"trained for {limit}: shorten --prefix-tokens, --prompt-tokens or --output-tokens"
+                f"a slot of {config.context_per_slot} tokens was asked for and "
+                f"{config.engine.model} was trained for {limit}: give a smaller {shorten}"
             )
 
 

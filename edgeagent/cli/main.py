@@ -34,6 +34,9 @@ class _Parser(argparse.ArgumentParser):
     """argparse that says what is wrong in one sentence, as everything else here does."""
 
     def error(self, message: str) -> NoReturn:
+        left = message.removeprefix("unrecognized arguments: ")
+        if left != message and left.replace(" ", "").isdigit():
+            message += " (a list is written with commas: 1,4,8)"
         raise UsageError(f"{message}: see {self.prog} --help")
 
 

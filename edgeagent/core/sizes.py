@@ -14,6 +14,8 @@ _UNITS = {
 """A bare letter is binary, as engines read it; `GB` is decimal, as its writer means it."""
 
 _MOST = 1 << 60
+_LEAST_BARE = 1 << 20
+"""Nobody who writes a smaller number without a unit means bytes."""
 
 
 def amount_bytes(text: str, what: str) -> int:
@@ -24,6 +26,8 @@ def amount_bytes(text: str, what: str) -> int:
         raise UsageError(f"{what} {text!r} is no amount of memory: write 8GiB, 512MiB or bytes")
     number = found.group(1)
     value = int(float(number) * unit) if "." in number else int(number) * unit
+    if not found.group(2) and 0 < value < _LEAST_BARE:
+        raise UsageError(f"{what} {text!r} would be {text.strip()} bytes: write {text.strip()}GiB")
     if value > _MOST:
         raise UsageError(f"{what} {text!r} is more than any machine has: write 8GiB, for example")
     return value

@@ -22,6 +22,8 @@ from agent import ROOT, edgeagent, fake, sentence, words
         (("sweep", "--engine", "fake", "--slots", "0"), "--slots"),
         (("sweep", "--engine", "fake", "--slots", "-4"), "--slots"),
         (("schema", "frob"), "frob"),
+        (("memory", "m.gguf", "--slots", "1", "4", "8"), "1,4,8"),
+        (("memory", "m.gguf", "--budget", "8"), "8GiB"),
     ],
 )
 def test_what_is_wrong_with_words_is_one_sentence(arguments: tuple[str, ...], named: str) -> None:

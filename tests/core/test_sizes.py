@@ -16,12 +16,17 @@ from edgeagent.errors import UsageError
     ("text", "expected"),
     [
         ("8GiB", 8 << 30), ("8g", 8 << 30), ("8 GiB", 8 << 30), ("8GB", 8 * 10**9),
-        ("512MiB", 512 << 20), ("1.5GiB", 3 << 29), ("0", 0), ("1000", 1000), ("1000B", 1000),
+        ("512MiB", 512 << 20), ("1.5GiB", 3 << 29), ("0", 0), ("1048576", 1 << 20), ("1000B", 1000),
         (" 4k ", 4096), ("2TiB", 2 << 40),
     ],
 )  # fmt: skip
 def test_amounts_have_units(text: str, expected: int) -> None:
     assert amount_bytes(text, "--budget") == expected
+
+
+def test_a_small_number_without_a_unit_is_asked_about_and_not_taken_for_bytes() -> None:
+    with pytest.raises(UsageError, match="8GiB"):
+        amount_bytes("8", "--budget")
 
 
 @pytest.mark.parametrize(
