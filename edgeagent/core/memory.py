@@ -584,6 +584,10 @@ def _parts(domain: Domain, points: Sequence[Point]) -> Parts:
 # ------------------------------------------------------------------------------ blocks of a pool
 
 
+START_NOISE_BYTES = 64 << 20
+"""Two starts of a vLLM with the same pool differ by 4 to 12 MiB (seen on a CPU): a difference that
+is not several times that says nothing about the pool."""
+
 _POOL_DOMAIN: Mapping[str, Domain] = {"dgpu": "gpu", "amd": "gpu", "cpu": "host"}
 
 
@@ -624,9 +628,9 @@ _BLOCKS_USED = "pool.kv_blocks_used"
 def pool_cost(subject: Subject, pool: Pool, points: Sequence[Point]) -> SlotCost:
     """What one more request costs in a pool that is allocated whole: blocks x bytes per block.
 
-    Where the engine was started with pools of several sizes, the slope of its processes' memory at
-    rest, over the sequences that they were made for, stands beside it as a cross-check: it is what
-    a sequence of the full context costs.
+    Where the engine was started with pools of clearly different size, the slope of its processes'
+    memory at rest, over the sequences that they were made for, stands beside it as a cross-check:
+    it is what a sequence of the full context costs.
     """
     usable = [point for point in points if point.failure is None]
     readings = block_readings(usable)
@@ -675,8 +679,11 @@ def _relaunched(subject: Subject, domain: Domain, points: Sequence[Point]) -> fl
     readings = _readings(subject.box_class, points).get(domain, _HOST)
     for reading in readings:
         ready = [_taken(reading, point, point.at("ready")) for point in points]
-        if None not in ready:
-            return _fit([point.slots for point in points], ready).per_slot
+        known = [held for held in ready if held is not None]
+        if known and len(known) == len(ready):
+            apart = max(known) - min(known)
+            fit = _fit([point.slots for point in points], ready)
+            return fit.per_slot if apart >= START_NOISE_BYTES else None
     return None
 
 

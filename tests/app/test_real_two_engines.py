@@ -21,7 +21,7 @@ prefix_cache = "on"
 prefix_tokens = 160
 prompt_tokens = 32
 output_tokens = 8
-memory_slots = [1, 2]
+memory_slots = [1, 16]
 memory_repeats = 1
 settle = 1.0
 canary = 0
@@ -74,7 +74,8 @@ def test_both_engines_are_measured_on_the_same_weights_and_nothing_is_left(
     # one lies within the shared opening: the second request adds a single block.
     assert costs["llamacpp"]["predicted_bytes_per_slot"] == pytest.approx(256 * 23040, rel=0.05)
     assert costs["vllm"]["measured_bytes_per_slot"] == 128 * 23040
-    assert costs["vllm"]["ready_bytes_per_slot"] == pytest.approx(256 * 23040, rel=0.5)
+    # Starts of its three processes differ by some MiB whatever the pool: 15 slots are 84 MiB.
+    assert costs["vllm"]["ready_bytes_per_slot"] == pytest.approx(256 * 23040, rel=0.25)
     assert {found["outcome"] for found in document["comparison"]} == {"unresolved"}
     assert not processes_of(folder)
     assert edgeagent("verify", folder).returncode == 0

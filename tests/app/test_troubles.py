@@ -30,8 +30,10 @@ def test_the_first_wave_of_a_warm_cell_finds_its_opening_in_the_cache(tmp_path: 
     engine = fake(ttft_ms=10, itl_ms=2)
     measured_well(sweep(run, engine, "--shape=fanout", "--prefix-cache=on"), run)
     measured = [line for line in lines(run, "requests.jsonl") if line["role"] == "measured"]
-    # 48 of 64 prompt tokens are the shared opening; each slot was primed with it.
-    assert {line["cached_tokens"] for line in measured} == {48}
+    # 48 of 64 prompt tokens are the shared opening; each slot was primed with it. What follows is
+    # random, and may begin with the same token or two as the request before in that slot.
+    assert measured
+    assert all(48 <= line["cached_tokens"] <= 50 for line in measured)
 
 
 def test_a_warm_cell_with_prompts_sized_by_text_is_not_doubted_for_it(tmp_path: Path) -> None:

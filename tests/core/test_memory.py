@@ -337,6 +337,18 @@ def test_pools_of_two_sizes_are_the_cross_check_of_what_a_block_costs() -> None:
     assert cost.cross_check_source == "relaunch"
 
 
+def test_pools_that_differ_by_less_than_starts_do_are_no_check() -> None:
+    def point(slots: int) -> Point:
+        ready = sample("ready", anonymous(slots, 5.6, 900.0))
+        return Point(slots, 0, (ready, *decoding((1, 1, 0), (slots, slots, 0))))
+
+    near = pool_cost(box("cpu"), Pool(128, 2_949_120), [point(1), point(2)])
+    assert near.cross_check_bytes_per_slot is None
+    assert near.ready_bytes_per_slot is None
+    far = pool_cost(box("cpu"), Pool(128, 2_949_120), [point(1), point(16)])
+    assert far.ready_bytes_per_slot == pytest.approx(5.6 * MIB, abs=1)
+
+
 def test_a_pool_that_tells_nothing_is_unavailable_with_the_reason() -> None:
     blind = pool_cost(box("cpu"), Pool(10, None), [Point(1, 0, decoding((1, 3, 0)))])
     assert (blind.quality, blind.reason) == ("unavailable", "the size of a block is not known")
