@@ -121,10 +121,11 @@ async def test_one_start_tells_proves_and_counts(tmp_path: Path) -> None:
         assert after["cached_prompt_tokens"] - before["cached_prompt_tokens"] == 2 * BLOCK
         assert after["output_tokens"] - before["output_tokens"] == 4 * 2
 
-        # 250 tokens and all but the newest of 12 more: 3 blocks each, whoever else there is.
+        # 250 tokens and all but the newest of 100 more: 3 blocks each, whoever else there is, and
+        # for 94 steps together, so that a busy box looks at them while all hold their third.
         for requests in (1, 2, 4):
             prompts = [ids[start : start + 250] for start in range(requests)]
-            assert await most_blocks(server, prompts, 12) == 3 * requests
+            assert await most_blocks(server, prompts, 100) == 3 * requests
         assert (await server.counters())["kv_blocks"] == 16
 
         # A stream that nobody ends does not keep it.
