@@ -1,0 +1,1 @@
+"""Is this file signed, and by whom?"""
