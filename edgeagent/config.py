@@ -47,7 +47,7 @@ class Access:
             key = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(
-                f"--api-key-file {path} cannot be read ({_why(error)}): give a readable text file"
+                f"--api-key-file {path} cannot be read ({why(error)}): give a readable text file"
             ) from error
         if not key:
             raise UsageError(f"--api-key-file {path} is empty: put the key on its first line")
@@ -184,7 +184,16 @@ def sweep_request(
 ) -> SweepRequest:
     """The sweep that plan and options together ask for. Raises UsageError."""
     document = read_plan(plan) if plan else {}
-    where = str(plan) if plan else "plan"
+    return plan_request(document, str(plan) if plan else "plan", sweep, engines)
+
+
+def plan_request(
+    document: Mapping[str, Any], where: str, sweep: Mapping[str, object], engines: EngineOptions
+) -> SweepRequest:
+    """The sweep that a plan's tables and options together ask for. Raises UsageError.
+
+    `where` says in errors where the tables stand; "plan" means that nobody gave any.
+    """
     keys = document.get("sweep", {})
     if not isinstance(keys, dict):
         raise UsageError(f"{where}: sweep is not a table: write [sweep] and its keys below it")
@@ -204,11 +213,19 @@ def read_plan(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"plan {path} cannot be read ({_why(error)}): give a TOML file") from error
+        raise UsageError(f"plan {path} cannot be read ({why(error)}): give a TOML file") from error
+    try:
+        return toml(text)
+    except ValueError as error:
+        raise UsageError(f"plan {path} is not TOML ({error}): correct that line") from error
+
+
+def toml(text: str) -> dict[str, Any]:
+    """The document that is written there. Raises ValueError, which names the line."""
     try:
         return dict(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"plan {path} is not TOML ({error}): correct that line") from error
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
 
 
 def sweep_request_from_document(document: object, where: str) -> SweepRequest:
@@ -275,7 +292,7 @@ def _kind(name: str) -> EngineKind:
         "fake": "fake",
     }
     if name not in kinds:
-        hint = _did_you_mean(name, [kind for kind in kinds if kind != "fake"])
+        hint = did_you_mean(name, [kind for kind in kinds if kind != "fake"])
         raise UsageError(f"--engine {name} is not known{hint}: engines are llamacpp, vllm, openai")
     return kinds[name]
 
@@ -413,7 +430,7 @@ def _spec(
         if word not in ("off", "ngram") and not word.startswith("draft:"):
             raise UsageError(
                 f"--speculation {word} is not known"
-                f"{_did_you_mean(word, ['off', 'ngram'])}: say off, ngram or draft:PATH"
+                f"{did_you_mean(word, ['off', 'ngram'])}: say off, ngram or draft:PATH"
             )
     prompts, prompts_sha256 = _prompts(keys.prompts)
     workload = WorkloadSpec(
@@ -466,7 +483,7 @@ def _prompts(path: str | None) -> tuple[tuple[Mapping[str, object], ...], str | 
         lines = data.decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"--prompts {path} cannot be read ({_why(error)}): give a text file"
+            f"--prompts {path} cannot be read ({why(error)}): give a text file"
         ) from error
     prompts = tuple(
         _prompt(line, f"--prompts {path}, line {number}")
@@ -526,7 +543,7 @@ def _sentence(model: type[BaseModel], error: ValidationError, origin: Any) -> st
     path = _path(first)
     if first["type"] == "extra_forbidden":
         name = str(first["loc"][-1])
-        hint = _did_you_mean(name, _known_keys(model, first["loc"]))
+        hint = did_you_mean(name, _known_keys(model, first["loc"]))
         return f"{origin(path)} is not a known key{hint}: see edgeagent sweep --help"
     value = first["input"]
     shown = f" {value!r}" if isinstance(value, str | int | float) else ""
@@ -558,12 +575,20 @@ def _origin(path: str, given: Mapping[str, object], where: str) -> str:
     return option if not rest or rest.isdigit() else f"{option}: {rest}"
 
 
-def _did_you_mean(word: str, known: list[str]) -> str:
+def did_you_mean(word: str, known: list[str]) -> str:
+    """`, did you mean X?` when one of the known words is close; else nothing."""
+    close = closest(word, known)
+    return f", did you mean {close}?" if close else ""
+
+
+def closest(word: str, known: list[str]) -> str | None:
+    """The known word that this one is nearly, or None."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f", did you mean {close[0]}?" if close else ""
+    return close[0] if close else None
 
 
-def _why(error: Exception) -> str:
+def why(error: Exception) -> str:
+    """Why a text file could not be read, in the operating system's words."""
     if isinstance(error, OSError):
         return (error.strerror or str(error)).lower()
     return "not UTF-8 text"

@@ -1,0 +1,5 @@
+"""A box to configure."""
+
+from boxes import box
+
+__all__ = ["box"]
