@@ -20,13 +20,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from edgeagent import __version__, archive
+from edgeagent import __version__, archive, sealing
 from edgeagent.archive import ENVIRONMENT_SCHEMA, Environment
 from edgeagent.assembly import Parts, assemble, extend
 from edgeagent.clock import SystemClock
 from edgeagent.config import Access, SweepRequest
 from edgeagent.core import estimate, result
 from edgeagent.core.capacities import wanted
+from edgeagent.core.command import without_secrets
 from edgeagent.core.model import EngineConfig, MemorySample, Plan, StartEngine
 from edgeagent.core.plan import label, remaining
 from edgeagent.core.result import CellResult, RunStatus
@@ -54,6 +55,8 @@ class Job:
     request: SweepRequest
     out: Path | None = None
     resume: Path | None = None
+    command: tuple[str, ...] | None = None
+    """The words by which it was asked for; None when there were none."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,11 @@ class Outcome:
     folder: Path
     exit_status: int
     message: str | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody wanted it to end at once."""
+        return self.exit_status in _INTERRUPTED.values()
 
 
 def resume(path: Path) -> Job:
@@ -80,7 +88,7 @@ async def sweep(job: Job, view: View) -> Outcome:
     ready = await look(parts)
     with _opened(job, ready) as folder, EventLog(folder.path / LOG) as log:
         done = _already_measured(folder, parts.plan) if job.resume else set()
-        environment = _environment(folder, parts, ready, resumed=job.resume is not None)
+        environment = _environment(folder, parts, ready, job)
         archive.write_plan(folder, parts.request, parts.plan)
         archive.write_environment(folder, environment)
         setting = _Setting(parts, ready, folder, environment, SystemClock())
@@ -256,7 +264,7 @@ def _conclude(folder: RunFolder, ending: _Ending) -> Outcome:
     run = archive.recall(folder)
     found = archive.result_of(run, _now(), archive.file_hashes(folder))
     document = result.plain(found)
-    folder.write_document(archive.RESULT, document)
+    sealing.keep_result(folder, document)
     exit_status, message = _exit(run.measured.cells, found.status, ending, folder.path)
     return Outcome(document, folder.path, exit_status, message)
 
@@ -372,20 +380,30 @@ def _already_measured(folder: RunFolder, plan: Plan) -> set[str]:
     return {str(line["cell_id"]) for line in folder.cells()}
 
 
-def _environment(folder: RunFolder, parts: Parts, ready: Ready, *, resumed: bool) -> Environment:
+def _was_begun(job: Job) -> bool:
+    """Whether the folder that it goes on with has seen a sweep, and not only its question."""
+    return job.resume is not None and (job.resume / archive.ENVIRONMENT).exists()
+
+
+def _environment(folder: RunFolder, parts: Parts, ready: Ready, job: Job) -> Environment:
     """Where and with what; a resumed run keeps its name, beginning and starts."""
     fresh = Environment(
         schema=ENVIRONMENT_SCHEMA,
         run_id=folder.path.resolve().name,
         started_at=_now(),
-        agent={"version": __version__, "python": platform.python_version()},
+        agent={
+            "version": __version__,
+            "python": platform.python_version(),
+            "result_fields": sealing.result_fields(),
+        },
         host=ready.host,
         identities=parts.plan.identities,
         findings=ready.findings,
         expected=ready.expected,
         box=ready.facts,
+        command=None if job.command is None else without_secrets(job.command),
     )
-    if not resumed:
+    if not _was_begun(job):
         return fresh
     old = archive.recall_environment(folder)
     return replace(
@@ -394,12 +412,13 @@ def _environment(folder: RunFolder, parts: Parts, ready: Ready, *, resumed: bool
         started_at=old.started_at,
         launches=old.launches,
         guard=old.guard,
+        command=old.command,
     )
 
 
 def verify(path: Path) -> list[str]:
     """What in a run folder does not hold together; empty when everything does."""
-    return archive.faults(path)
+    return sealing.faults(path)
 
 
 def schema(name: str) -> dict[str, Any]:

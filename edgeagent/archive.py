@@ -6,23 +6,25 @@ through `recall`, which computes every metric anew from the raw records.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from edgeagent import question
 from edgeagent.config import SweepRequest, sweep_request_from_document
-from edgeagent.core import memory, result, verify
+from edgeagent.core import memory, result
 from edgeagent.core.canary import canary_drift
 from edgeagent.core.capacities import capacities, searches
 from edgeagent.core.capacity import Search
 from edgeagent.core.energy import idle_power
 from edgeagent.core.findings import CellEvidence, examine_cell, status_of
-from edgeagent.core.interference import Interference, combine, observe
+from edgeagent.core.interference import Observed, combine, observe
 from edgeagent.core.kv import MAX_SLOTS
 from edgeagent.core.memory import ExpectedSlot, Point, SlotCost, Subject
 from edgeagent.core.metrics import summarise, tpot_s
@@ -39,17 +41,20 @@ from edgeagent.core.model import (
     Launch,
     MemorySample,
     Plan,
+    RequestTrace,
     SweepSpec,
 )
 from edgeagent.core.plan import configurations, expand
 from edgeagent.core.result import CellResult, Measured, Result, RunFacts, RunStatus, plain
-from edgeagent.errors import EdgeAgentError, UsageError
-from edgeagent.store.runfolder import CELLS, REQUESTS, SAMPLES, RunFolder, RunReader
+from edgeagent.core.series import Series
+from edgeagent.core.series_arrivals import Overlay, arrivals, overlay
+from edgeagent.errors import UsageError
+from edgeagent.logs import LOG
+from edgeagent.question import PLAN, PLAN_SCHEMA
+from edgeagent.store.runfolder import CELLS, INVALIDATED, REQUESTS, SAMPLES, RunFolder, RunReader
 
-PLAN = "plan.json"
 ENVIRONMENT = "environment.json"
-RESULT = "result.json"
-PLAN_SCHEMA = "edgeagent.plan/1"
+RESULT = question.RESULT
 ENVIRONMENT_SCHEMA = "edgeagent.environment/1"
 
 
@@ -72,6 +77,8 @@ class Environment:
     """Settings of the box by probe, as they were at the start."""
     guard: tuple[GuardRecord, ...] = ()
     """Every time that the memory guard ended an engine."""
+    command: tuple[str, ...] | None = None
+    """By which words the sweep was asked for, secrets hidden; None when by none."""
 
 
 @dataclass(frozen=True)
@@ -228,10 +235,39 @@ def judge(
     idle: Sequence[MemorySample],
 ) -> CellResult:
     """A cell's metrics, findings and status from its raw records; `idle` as `idle_samples`."""
+    return _judge(_read(folder, record), spec, line, idle)
+
+
+@dataclass(frozen=True)
+class _Records:
+    """One cell's raw records, read once. Large: held while the cell is summed up, no longer."""
+
+    record: CellRecord
+    traces: Sequence[RequestTrace]
+    samples: Sequence[MemorySample]
+
+
+def _read(folder: RunReader, record: CellRecord) -> _Records:
     cell_id = record.cell.cell_id
-    traces = list(folder.traces(cell_id, record.attempt))
-    samples = list(folder.samples(cell_id, record.started_ns, record.finished_ns))
-    metrics = summarise(record, traces, samples, spec.slo, idle=idle_power(idle))
+    return _Records(
+        record,
+        [_packed(trace) for trace in folder.traces(cell_id, record.attempt)],
+        list(folder.samples(cell_id, record.started_ns, record.finished_ns)),
+    )
+
+
+def _packed(trace: RequestTrace) -> RequestTrace:
+    """The same in a fifth of the memory: all requests of a cell are held when it is summed up."""
+    return replace(
+        trace, event_ns=array("q", trace.event_ns), event_tokens=array("i", trace.event_tokens)
+    )
+
+
+def _judge(
+    raw: _Records, spec: SweepSpec, line: CellLine, idle: Sequence[MemorySample]
+) -> CellResult:
+    record, samples = raw.record, raw.samples
+    metrics = summarise(record, raw.traces, samples, spec.slo, idle=idle_power(idle))
     evidence = CellEvidence(record, metrics, prompts_exact=record.prompts_exact, samples=samples)
     findings = examine_cell(evidence)
     status = status_of(evidence, findings)
@@ -270,8 +306,11 @@ def recall(folder: RunReader) -> Recalled:
     judged_ones = (*plan.cells, *plan.canaries, *plan.arrivals, *plan.capacity)
     known = {cell.cell_id: cell for cell in judged_ones}
     lines = [line for line in folder.cells() if line.get("cell_id") in known]
+    gathered = _Gathered(str(environment.host.get("class")))
     idle = [sample for sample in folder.samples(None) if sample.phase == "idle"]
-    judged = [_judged(folder, line, known, request.spec, idle) for line in lines]
+    for line in lines:
+        _gather(gathered, folder, _Line(line, known), request.spec, idle)
+    judged = gathered.judged
     costs = _slot_costs(folder, plan, environment)
     found_searches = searches(plan, judged, costs, environment.expected, environment.launches)
     return Recalled(
@@ -286,8 +325,12 @@ def recall(folder: RunReader) -> Recalled:
             steps=_for(judged, "capacity"),
             memory=costs,
             capacity=capacities(found_searches),
-            interference=_interference(folder, plan),
-            findings=_drift(folder, plan),
+            interference=combine(gathered.observed),
+            findings=_drift(gathered, plan),
+            starts=_starts(folder, plan),
+            distributions=gathered.series.distributions,
+            timelines=gathered.series.timelines,
+            overlays=arrivals(gathered.overlays),
         ),
         stored_metrics={str(line["cell_id"]): line.get("metrics") for line in lines},
     )
@@ -297,37 +340,49 @@ def _for(judged: Sequence[CellResult], purpose: CellPurpose) -> tuple[CellResult
     return tuple(found for found in judged if found.cell.purpose == purpose)
 
 
-def _interference(folder: RunReader, plan: Plan) -> tuple[Interference, ...]:
-    """What second operators cost, from the traces of all fan-outs that one joined."""
-    known = {cell.cell_id: cell for cell in plan.arrivals}
-    observed = []
-    for line in folder.cells():
-        cell = known.get(str(line["cell_id"]))
-        if cell is None:
-            continue
-        record = _line_from(folder, line).record(cell)
+class _Gathered:
+    """What is kept of the cells of a run while their records are read, one cell after the other."""
+
+    def __init__(self, box_class: str) -> None:
+        self.judged: list[CellResult] = []
+        self.series = Series(box_class)
+        self.observed: list[Observed] = []
+        self.overlays: list[Overlay] = []
+        self.canary_s: dict[str, list[float]] = {}
+        """The time per token of each request of the canary, by cell id."""
+
+    def add(self, raw: _Records, found: CellResult) -> None:
+        """Keep what the run's result needs of a cell; its records may go then."""
+        self.judged.append(found)
+        record, traces = raw.record, raw.traces
         if isinstance(record, ArrivalRecord) and record.failure is None:
-            traces = list(folder.traces(cell.cell_id, record.attempt))
-            observed.append(observe(record, traces))
-    return combine(observed)
+            self.observed.append(observe(record, traces))
+            seen = overlay(record, traces)
+            self.overlays += [] if seen is None else [seen]
+        elif record.cell.purpose == "canary":
+            times = [tpot_s(trace) for trace in traces if trace.ok and trace.role == "measured"]
+            self.canary_s[record.cell.cell_id] = [
+                seconds for seconds in times if seconds is not None
+            ]
+        elif record.cell.purpose == "load" and found.status != "failed":
+            self.series.add(record, traces, raw.samples)
 
 
-def _drift(folder: RunReader, plan: Plan) -> tuple[Finding, ...]:
+def _drift(gathered: _Gathered, plan: Plan) -> tuple[Finding, ...]:
     """What the canary says: the time per token of each request, at the beginning and at the end."""
-    lines = {str(line["cell_id"]): line for line in folder.cells()}
-    times = []
-    for canary in plan.canaries:
-        if canary.cell_id not in lines:
-            return ()
-        attempt = _line_from(folder, lines[canary.cell_id]).attempt
-        traces = folder.traces(canary.cell_id, attempt)
-        found = [tpot_s(trace) for trace in traces if trace.ok and trace.role == "measured"]
-        times.append([seconds for seconds in found if seconds is not None])
-    if not times:
+    times = [gathered.canary_s.get(canary.cell_id) for canary in plan.canaries]
+    if not times or any(found is None for found in times):
         return ()
-    first, last = times
+    first, last = (found or [] for found in times)
     found_drift = canary_drift(first, last, plan.canaries[0].config.engine.id)
     return () if found_drift is None else (found_drift,)
+
+
+def _starts(folder: RunReader, plan: Plan) -> dict[str, str | None]:
+    """Starts at which memory was read: why one failed, None when it did not."""
+    known = {cell.cell_id for cell in plan.memory}
+    lines = [_line_from(folder, line) for line in folder.cells() if line.get("cell_id") in known]
+    return {line.cell_id: line.failure for line in lines}
 
 
 def _slot_costs(folder: RunReader, plan: Plan, environment: Environment) -> tuple[SlotCost, ...]:
@@ -411,6 +466,8 @@ def result_of(run: Recalled, finished_at: str | None, files: Mapping[str, str]) 
         host=run.environment.host,
         files=files,
         findings=run.environment.findings,
+        command=run.environment.command,
+        box=run.environment.box,
     )
     return result.build(facts, run.plan, run.environment.launches, run.measured)
 
@@ -435,28 +492,44 @@ def recall_environment(folder: RunReader) -> Environment:
         ) from error
 
 
-def _judged(
+@dataclass(frozen=True)
+class _Line:
+    """A line of `cells.jsonl`, and the plan's cells by id."""
+
+    document: Mapping[str, Any]
+    known: Mapping[str, Cell]
+
+
+def _gather(
+    gathered: _Gathered,
     folder: RunReader,
-    line: Mapping[str, Any],
-    known: Mapping[str, Cell],
+    line: _Line,
     spec: SweepSpec,
     idle: Sequence[MemorySample],
-) -> CellResult:
-    parsed = _line_from(folder, line)
+) -> None:
+    """Read a cell's records, keep what is wanted of them, let them go. Raises UsageError."""
+    parsed = _line_from(folder, line.document)
     try:
-        record = parsed.record(known[parsed.cell_id])
-        return judge(folder, record, spec, parsed, _idle_before(idle, record.finished_ns))
+        raw = _read(folder, parsed.record(line.known[parsed.cell_id]))
+        found = _judge(raw, spec, parsed, _idle_before(idle, raw.record.finished_ns))
+        gathered.add(raw, found)
     except (ValueError, IndexError, OverflowError) as error:
         # Well-formed records that contradict each other: only editing makes such.
         raise UsageError(
-            f"the records of cell {line.get('cell_id')} in {folder.path} are damaged "
+            f"the records of cell {parsed.cell_id} in {folder.path} are damaged "
             f"({str(error).splitlines()[0]})"
         ) from error
 
 
+@cache
+def _line_reader() -> TypeAdapter[CellLine]:
+    """Built once: that takes longer than reading many lines."""
+    return TypeAdapter(CellLine)
+
+
 def _line_from(folder: RunReader, line: Mapping[str, Any]) -> CellLine:
     try:
-        return TypeAdapter(CellLine).validate_python(
+        return _line_reader().validate_python(
             {key: value for key, value in line.items() if key in CellLine.__dataclass_fields__}
         )
     except ValidationError as error:
@@ -466,62 +539,13 @@ def _line_from(folder: RunReader, line: Mapping[str, Any]) -> CellLine:
         ) from error
 
 
-# ------------------------------------------------------------------------------------ verifying
-
-
-def faults(path: Path) -> list[str]:
-    """Everything in a run folder that does not hold together; empty when all does."""
-    folder = RunReader(path)
-    stored = folder.read_document(RESULT)
-    if not isinstance(stored, dict):
-        return [f"{RESULT}: not an object"]
-    found = [*_schema_faults(stored), *_hash_faults(folder, stored)]
-    try:
-        found += _metric_faults(folder, stored)
-    except EdgeAgentError as error:
-        found.append(str(error))
-    return found
-
-
-def _schema_faults(stored: Mapping[str, Any]) -> list[str]:
-    try:
-        TypeAdapter(Result).validate_python(stored)
-    except ValidationError as error:
-        return [
-            f"{RESULT}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}"
-            for fault in error.errors()
-        ]
-    return []
-
-
-def _hash_faults(folder: RunReader, stored: Mapping[str, Any]) -> list[str]:
-    files = stored.get("files")
-    if not isinstance(files, dict):
-        return [f"{RESULT}: files is missing"]
-    now = file_hashes(folder)
-    return [
-        f"{name}: its SHA-256 is not the one in {RESULT}: it was changed or is missing"
-        for name in sorted({*files, *now})
-        if files.get(name) != now.get(name)
-    ]
-
-
-def _metric_faults(folder: RunReader, stored: Mapping[str, Any]) -> list[str]:
-    run = recall(folder)
-    recomputed = plain(result_of(run, stored.get("finished_at"), stored["files"]))
-    found = verify.differences(stored, recomputed, RESULT)
-    measured = run.measured
-    for cell in (*measured.cells, *measured.canaries, *measured.arrivals, *measured.steps):
-        cell_id = cell.cell.cell_id
-        kept = run.stored_metrics.get(cell_id)
-        found += verify.differences(kept, plain(cell.metrics), f"cells.jsonl {cell_id}")
-    return found
+# ------------------------------------------------------------------------------------ publishing
 
 
 def file_hashes(folder: RunReader) -> dict[str, str]:
-    """SHA-256 of every raw file of the run: plan, environment, records, engine logs."""
+    """SHA-256 of every raw file of the run: plan, environment, records, logs."""
     logs = sorted(path.name for path in folder.path.glob("engine-*.log"))
-    return folder.hashes([PLAN, ENVIRONMENT, REQUESTS, SAMPLES, CELLS, *logs])
+    return folder.hashes([PLAN, ENVIRONMENT, REQUESTS, SAMPLES, CELLS, INVALIDATED, LOG, *logs])
 
 
 def schema(name: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from edgeagent.core.comparison import DIRECTIONS, Comparison
 from edgeagent.core.curves import COMPARED, Point, compare_points
 from edgeagent.core.model import ModelIdentity
 from edgeagent.core.result import SCHEMA, CellDocument, EngineResult, Result, plain
+from edgeagent.core.schemas import unreadable
 from edgeagent.errors import UsageError
 from edgeagent.store.runfolder import RunReader
 
@@ -99,13 +100,10 @@ def read_run(path: Path) -> StoredRun:
             f"edgeagent sweep --resume {path}"
         )
     schema = document.get("schema") if isinstance(document, dict) else None
-    if schema != SCHEMA:
-        raise UsageError(
-            f"{path / RESULT} has the schema {schema!r}, this version compares {SCHEMA!r} only: "
-            "measure again, or use the edgeagent that wrote it"
-        )
+    if (why := unreadable(schema, SCHEMA)) is not None:
+        raise UsageError(f"{path / RESULT} {why}")
     try:
-        result = _adapter().validate_python(document)
+        result = _adapter().validate_python({**_mapping(document), "schema": SCHEMA})
     except ValidationError as error:
         raise UsageError(
             f"{path / RESULT} is not what this version writes ({error.error_count()} faults): "

@@ -221,14 +221,10 @@ class Observed:
 def observe(record: ArrivalRecord, traces: Sequence[RequestTrace]) -> Observed:
     """All that one cell's records say; a pair whose newcomer failed is left out and counted."""
     crowd = _Crowd(record, traces)
-    counted = [index for index, a in enumerate(record.arrivals) if a.kind != "rehearsal"]
     pairs: list[Pair] = []
     errors: list[str] = []
     requests = 0
-    for first, second in zip(counted[::2], counted[1::2], strict=False):
-        empty, joined = (
-            (first, second) if record.arrivals[first].kind == "none" else (second, first)
-        )
+    for empty, joined in pairs_of(record):
         requests += 1
         trace = crowd.newcomer(joined)
         if trace is None or not trace.ok or trace.last_token_ns is None:
@@ -236,6 +232,21 @@ def observe(record: ArrivalRecord, traces: Sequence[RequestTrace]) -> Observed:
             continue
         pairs.append(crowd.pair(empty, joined, trace))
     return Observed(record.cell, record.slots, tuple(pairs), requests, tuple(errors))
+
+
+def pairs_of(record: ArrivalRecord) -> Iterator[tuple[int, int]]:
+    """Indices into `arrivals`: the window in which nobody came, and the one in which somebody did.
+
+    One that was left without its partner is passed over.
+    """
+    counted = [index for index, a in enumerate(record.arrivals) if a.kind != "rehearsal"]
+    for first, second in zip(counted[::2], counted[1::2], strict=False):
+        yield (first, second) if record.arrivals[first].kind == "none" else (second, first)
+
+
+def quiet_from_ns(record: ArrivalRecord, index: int) -> int:
+    """Since when nobody has come before a window."""
+    return record.arrivals[index - 1].until_ns if index else record.started_ns
 
 
 class _Crowd:
@@ -302,8 +313,7 @@ class _Crowd:
         return Span(arrival.at_ns, arrival.until_ns)
 
     def _quiet_from(self, index: int) -> int:
-        """Since when nobody has come before this window."""
-        return self._arrivals[index - 1].until_ns if index else self._record.started_ns
+        return quiet_from_ns(self._record, index)
 
     def _next_ns(self, index: int) -> int:
         """The next moment, or the end of the cell."""

@@ -382,14 +382,19 @@ def _sum(reading: Reading, values: Values | None) -> int | None:
 
 def _load_peak(reading: Reading, point: Point) -> int | None:
     """The most that was seen while requests were served; PSS is not read then, RssAnon is."""
+    quick = _quick(reading)
+    return _most(_taken(quick, point, values) for values in point.during("load"))
+
+
+def _quick(reading: Reading) -> Reading:
+    """The same by what is read while requests are served."""
     names = tuple("engine.anon_bytes" if n == _ANONYMOUS[0] else n for n in reading.names)
-    quick = Reading(
-        reading.source,
+    return Reading(
+        reading.source.replace("pss_anon", "rss_anon"),
         reading.quality,
         tuple(name for name in names if name != _ANONYMOUS[1]),
         reading.since_start,
     )
-    return _most(_taken(quick, point, values) for values in point.during("load"))
 
 
 def _budget(domain: Domain, point: Point) -> int | None:
@@ -454,6 +459,44 @@ def _unavailable(subject: Subject, domain: Domain, reason: str) -> SlotCost:
         quality="unavailable",
         reason=reason,
     )
+
+
+# --------------------------------------------------------------------------- while it serves
+
+
+@dataclass(frozen=True)
+class Held:
+    """Memory at moments of a load: the engine's own, or what `source` can see of the box."""
+
+    domain: Domain | None = None
+    source: str | None = None
+    at: tuple[tuple[int, int], ...] = ()
+    """Monotonic nanoseconds and bytes."""
+    reason: str | None = None
+    """Why there is none."""
+
+
+def held_while_serving(box_class: str, samples: Sequence[MemorySample]) -> Held:
+    """Memory during a load, in the first domain of this class of box in which there is any.
+
+    By the best source that answered, as for `memory[]`; but nothing is taken off, so a source that
+    sees the whole device or box (`device_delta`, `system_delta`) says what all of it had in use.
+    """
+    if not samples:
+        return Held(reason="no sample was taken")
+    seen = Point(0, 0, tuple(samples))
+    values = [(sample.at_ns, _whole(sample.values)) for sample in samples]
+    totals = [total for _, v in values if (total := _number(v, "drm.vram_total_bytes")) is not None]
+    if box_class == "amd" and any(total <= APU_VRAM_BYTES for total in totals):
+        box_class = "amd-apu"
+    by_domain = _BY_CLASS.get(box_class, _BY_CLASS["cpu"])
+    for domain, readings in by_domain.items():
+        for reading in map(_quick, readings):
+            known = [(at, held) for at, v in values if (held := _sum(reading, v)) is not None]
+            if any(held for _, held in known):
+                return Held(domain, reading.source, tuple(known))
+    names = next(iter(by_domain.values()))[0].names
+    return Held(reason=seen.reason(names) or "no source of memory answered")
 
 
 # -------------------------------------------------------------------------- what should be doubted

@@ -311,7 +311,7 @@ def _steady(loading: Sequence[RequestTrace], concurrency: int) -> Window | None:
     edges: list[tuple[int, int]] = []
     for trace in loading:
         if trace.role == "measured" and trace.sent_ns is not None:
-            end_ns = _end_ns(trace)
+            end_ns = left_ns(trace)
             if end_ns > trace.sent_ns:
                 edges += [(trace.sent_ns, 1), (end_ns, -1)]
     edges.sort()
@@ -329,7 +329,7 @@ def _steady(loading: Sequence[RequestTrace], concurrency: int) -> Window | None:
     return Window(begin_ns, end_ns, steady=True)
 
 
-def _end_ns(trace: RequestTrace) -> int:
+def left_ns(trace: RequestTrace) -> int:
     """When a request left the engine, as far as was seen."""
     return max(trace.finished_ns or 0, trace.last_token_ns or 0, trace.sent_ns or 0)
 
@@ -339,7 +339,7 @@ def _served_ns(trace: RequestTrace) -> int:
 
     Not when its end was said: that comes after the last token, which closes some windows.
     """
-    return trace.last_token_ns or _end_ns(trace)
+    return trace.last_token_ns or left_ns(trace)
 
 
 def inflight_mean(loading: Sequence[RequestTrace], window: Window | None) -> float | None:
@@ -350,7 +350,7 @@ def inflight_mean(loading: Sequence[RequestTrace], window: Window | None) -> flo
     for trace in loading:
         if trace.sent_ns is not None:
             begin = max(trace.sent_ns, window.begin_ns)
-            end = min(_end_ns(trace), window.end_ns)
+            end = min(left_ns(trace), window.end_ns)
             busy_ns += max(0, end - begin)
     return busy_ns / (window.end_ns - window.begin_ns)
 
@@ -433,7 +433,7 @@ def _counts(record: CellRecord, measured: Sequence[RequestTrace]) -> RequestCoun
 
 def _duration_s(loading: Sequence[RequestTrace]) -> float | None:
     sent = [trace.sent_ns for trace in loading if trace.sent_ns is not None]
-    return (max(_end_ns(trace) for trace in loading) - min(sent)) / _NS if sent else None
+    return (max(left_ns(trace) for trace in loading) - min(sent)) / _NS if sent else None
 
 
 def _distribution(values: Iterable[float | None]) -> Distribution:

@@ -10,7 +10,7 @@ Units live in names: `_ns` is nanoseconds on the monotonic clock, `_s` seconds, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -411,8 +411,8 @@ class RequestTrace:
     sent_ns: int | None = None
     headers_ns: int | None = None
     first_event_ns: int | None = None
-    event_ns: tuple[int, ...] = ()
-    event_tokens: tuple[int, ...] = ()
+    event_ns: Sequence[int] = ()
+    event_tokens: Sequence[int] = ()
     shared_events: tuple[int, ...] = ()
     first_answer_event: int | None = None
     """Index into `event_ns` of the first token event that is not reasoning."""

@@ -2,7 +2,7 @@
 
 `result.json`, schema `edgeagent.result/1`. Fields are only ever added within a number; a reader
 ignores what it does not know. History:
-    1  first version
+    1  first version; added since: plan, command, box, distributions, timelines, arrivals
 Missing is null. Everything in it follows from the raw files (`edgeagent verify`).
 """
 
@@ -13,25 +13,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
+from edgeagent.core.answers import Answer, Evidence, answers
 from edgeagent.core.capacity import Capacity
+from edgeagent.core.command import environment_without_secrets, without_secrets
 from edgeagent.core.comparability import comparable, setup_of
 from edgeagent.core.comparison import Comparison
 from edgeagent.core.curves import Remarks, compared_by, comparisons, points_of
 from edgeagent.core.factorial import EFFECTS_BY, PROOFS, Effect, effects
 from edgeagent.core.findings import CODES, CellStatus, examine_launch, examine_level
 from edgeagent.core.interference import Interference
-from edgeagent.core.interference import sentence as interference_text
 from edgeagent.core.knee import KNEE_BY, Knee, knees
 from edgeagent.core.memory import SlotCost, doubts
 from edgeagent.core.metrics import CellMetrics
 from edgeagent.core.model import (
     Cell,
+    CellPurpose,
     EngineIdentity,
     Finding,
     Launch,
     ModelIdentity,
     Plan,
 )
+from edgeagent.core.plan import label
+from edgeagent.core.series import GapDistribution, Timeline
+from edgeagent.core.series_arrivals import ArrivalSeries
 from edgeagent.core.stats import mean, mean_interval
 
 SCHEMA: Literal["edgeagent.result/1"] = "edgeagent.result/1"
@@ -83,6 +88,12 @@ class Measured:
     capacity: tuple[Capacity, ...] = ()
     findings: tuple[Finding, ...] = ()
     """Doubts about the run that follow from more than one cell."""
+    starts: Mapping[str, str | None] = field(default_factory=dict)
+    """Starts at which memory was read, by cell id: why one failed, None when it did not."""
+    distributions: tuple[GapDistribution, ...] = ()
+    timelines: tuple[Timeline, ...] = ()
+    overlays: tuple[ArrivalSeries, ...] = ()
+    """What `arrivals[]` of the result holds."""
 
 
 @dataclass(frozen=True)
@@ -153,14 +164,8 @@ class EngineResult:
     reason: str | None = None
     model_sha256: str | None = None
     """Which entry of `models[]` it ran; null when its file was not seen."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The answer to one of the buyer's questions, and the cells behind it."""
-
-    text: str
-    cells: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables that were set for it, secrets hidden; empty where somebody else started it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +181,27 @@ class CellDocument(CellMetrics):
     repeat: int
     status: CellStatus
     findings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell that the run was to measure, for whatever purpose, and what became of it."""
+
+    cell_id: str
+    purpose: CellPurpose
+    label: str
+    """What people call it."""
+    status: CellStatus | Literal["missing"]
+    reason: str | None = None
+    """Why it failed."""
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """What was planned; `plan.json` has all of it."""
+
+    digest: str
+    cells: tuple[PlannedCell, ...]
 
 
 @dataclass(frozen=True)
@@ -206,6 +232,16 @@ class Result:
     effects: tuple[Effect, ...] = ()
     knee: tuple[Knee, ...] = ()
     """Up to which concurrency throughput grows, for each engine and setting."""
+    command: tuple[str, ...] | None = None
+    """The command line by which the sweep was asked for, secrets hidden."""
+    command_reason: str | None = None
+    """Why there is none."""
+    plan: PlanResult | None = None
+    box: Mapping[str, object] = field(default_factory=dict)
+    """Settings of the box by probe, as they were at the start."""
+    distributions: tuple[GapDistribution, ...] = ()
+    timelines: tuple[Timeline, ...] = ()
+    arrivals: tuple[ArrivalSeries, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -221,6 +257,8 @@ class RunFacts:
     files: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     """Doubts that are not about one cell (a failed start, the state of the box)."""
+    command: tuple[str, ...] | None = None
+    box: Mapping[str, object] = field(default_factory=dict)
 
 
 def build(facts: RunFacts, plan: Plan, launches: Sequence[Launch], measured: Measured) -> Result:
@@ -251,7 +289,7 @@ def build(facts: RunFacts, plan: Plan, launches: Sequence[Launch], measured: Mea
         workload=_workload(plan),
         cells=tuple(cell_document(cell, names.get(_engine_id(cell))) for cell in cells),
         levels=levels,
-        answers=answers(plan, levels, measured, curves),
+        answers=answers(Evidence(plan, measured, levels, curves.knee, curves.comparison)),
         memory=measured.memory,
         interference=measured.interference,
         comparison=curves.comparison,
@@ -260,7 +298,42 @@ def build(facts: RunFacts, plan: Plan, launches: Sequence[Launch], measured: Mea
         knee=curves.knee,
         canary=tuple(cell_document(one, names.get(_engine_id(one))) for one in measured.canaries),
         findings=tuple(sorted(findings, key=_gravity)),
+        command=facts.command,
+        command_reason=None if facts.command is not None else _NO_COMMAND,
+        plan=PlanResult(plan.digest, tuple(_planned(plan, measured))),
+        box=facts.box,
+        distributions=measured.distributions,
+        timelines=measured.timelines,
+        arrivals=measured.overlays,
     )
+
+
+_NO_COMMAND = "the sweep was not asked for on a command line, or by a version that did not keep it"
+
+
+def _planned(plan: Plan, measured: Measured) -> Iterator[PlannedCell]:
+    """Every cell of the plan, in its order, and what became of it."""
+    judged = {
+        found.cell.cell_id: found
+        for part in (measured.cells, measured.canaries, measured.arrivals, measured.steps)
+        for found in part
+    }
+    for cell in plan.every_cell:
+        name = cell.cell_id
+        common = (name, cell.purpose, label(cell))
+        if name in judged:
+            yield PlannedCell(*common, judged[name].status, _why_failed(judged[name]))
+        elif name in measured.starts:
+            failure = measured.starts[name]
+            yield PlannedCell(*common, "ok" if failure is None else "failed", failure)
+        else:
+            yield PlannedCell(*common, "missing")
+
+
+def _why_failed(found: CellResult) -> str | None:
+    if found.status != "failed":
+        return None
+    return next((one.text for one in found.findings if one.severity == "suspect"), None)
 
 
 @dataclass(frozen=True)
@@ -368,7 +441,14 @@ def _groups(cells: Sequence[CellResult]) -> list[list[CellResult]]:
 
 def _interval(name: str, results: Sequence[CellResult]) -> Interval:
     values = [value for r in results if (value := _value(r.metrics, name)) is not None]
-    return Interval(mean(values), mean_interval(values))
+    return Interval(mean(values), _possible(name, mean_interval(values)))
+
+
+def _possible(name: str, ci95: tuple[float, float] | None) -> tuple[float, float] | None:
+    """The part of an interval in which the value can lie: only net energy can be negative."""
+    if ci95 is None or ".net_" in name:
+        return ci95
+    return (max(0.0, ci95[0]), ci95[1])
 
 
 def _value(metrics: CellMetrics, name: str) -> float | None:
@@ -437,6 +517,7 @@ def _engines(plan: Plan, launches: Sequence[Launch]) -> list[EngineResult]:
                 launches=tuple(_launch(launch) for launch in own),
                 reason=identity.reason,
                 model_sha256=identity.model.sha256 if identity.model else None,
+                env=environment_without_secrets(identity.env),
             )
         )
     return results
@@ -449,7 +530,7 @@ def _launch(launch: Launch) -> LaunchResult:
         slots=launch.slots,
         prefix_cache=launch.prefix_cache,
         speculation=launch.speculation,
-        argv=launch.argv,
+        argv=without_secrets(launch.argv),
         ready_s=launch.ready_s,
         effective=Effective(
             slots=facts.slots,
@@ -486,190 +567,3 @@ def _workload(plan: Plan) -> dict[str, object]:
     document["repeats"] = plan.spec.repeats
     document["slo"] = plain(plan.spec.slo)
     return document
-
-
-# ------------------------------------------------------------------------------------ answers
-
-
-def answers(
-    plan: Plan, levels: Sequence[Level], measured: Measured, curves: _Curves
-) -> dict[str, Answer]:
-    """The buyer's seven questions, answered as far as this run goes."""
-    cells = measured.cells
-    ids = tuple(result.cell.cell_id for result in cells if result.status != "failed")
-    return {
-        "1": _what(plan, ids),
-        "2": _where_it_holds(levels, curves, measured, ids),
-        "3": _shared_opening(plan, ids),
-        "4": _prefix_reuse(cells),
-        "5": _memory(plan, measured.memory),
-        "6": _second_operator(measured.interference),
-        "7": _crossover(plan, curves, ids),
-    }
-
-
-def _what(plan: Plan, ids: tuple[str, ...]) -> Answer:
-    parts = []
-    for identity in {found.id: found for found in plan.identities}.values():
-        model = identity.model
-        weights = "unknown weights"
-        if model is not None:
-            known = [
-                model.id,
-                model.quantization,
-                f"SHA-256 {model.sha256[:12]}…" if model.sha256 else None,
-            ]
-            weights = ", ".join(word for word in known if word)
-        version = identity.version or "version unknown"
-        parts.append(f"{identity.kind} ({version}) with {weights}")
-    return Answer("; ".join(parts) + ".", ids)
-
-
-def _memory(plan: Plan, costs: Sequence[SlotCost]) -> Answer:
-    texts = [_slot(cost) for cost in costs if cost.measured_bytes_per_slot is not None]
-    if texts:
-        return Answer("; ".join(texts) + ".", tuple(cell.cell_id for cell in plan.memory))
-    reasons = {cost.reason for cost in costs if cost.reason}
-    if reasons:
-        return Answer(f"not resolved: {'; '.join(sorted(reasons))}.")
-    if not plan.memory:
-        return Answer(
-            "not measured: it needs starts of an engine of our own at several slot counts "
-            "(--engine llamacpp --model FILE, and --memory-repeats above 0)"
-        )
-    return Answer("not measured: no start for it was completed, see the findings")
-
-
-_WHERE = {"gpu": "GPU memory", "host": "host memory", "unified": "shared memory"}
-
-
-def _in_pool(cost: SlotCost) -> str:
-    """What a request takes of a pool, and what a whole slot would."""
-    mib = 1 << 20
-    whole = [
-        f"{word} {value / mib:.2f}"
-        for word, value in (
-            ("by starts with pools of two sizes", cost.ready_bytes_per_slot),
-            ("by arithmetic", cost.predicted_bytes_per_slot),
-        )
-        if value is not None
-    ]
-    slot = f"; a whole slot of {cost.context_per_slot} tokens takes {', '.join(whole)} MiB"
-    fits = f"; {cost.max_slots} such requests fit into the pool" if cost.max_slots else ""
-    measured = (cost.measured_bytes_per_slot or 0) / mib
-    return (
-        f"{cost.engine}: {measured:.2f} MiB of {_WHERE[cost.domain]} for each further request "
-        f"of this sweep's length, by blocks in use{slot if whole else ''}"
-        f"{fits}"
-    )
-
-
-def _slot(cost: SlotCost) -> str:
-    if cost.method == "blocks_in_use":
-        return _in_pool(cost)
-    mib = 1 << 20
-    measured = (cost.measured_bytes_per_slot or 0) / mib
-    between = ""
-    if cost.ci95 is not None:
-        low, high = (bound / mib for bound in cost.ci95)
-        between = f" ({low:.2f} to {high:.2f}, 95 %)"
-    others = [
-        f"{word} {value / mib:.2f}"
-        for word, value in (
-            ("at rest", cost.ready_bytes_per_slot),
-            ("arithmetic says", cost.predicted_bytes_per_slot),
-            ("the engine reports", cost.engine_reported_bytes_per_slot),
-        )
-        if value is not None
-    ]
-    beside = f"; {', '.join(others)}" if others else ""
-    fits = f"; {cost.max_slots} slots fit on this box" if cost.max_slots is not None else ""
-    where = _WHERE[cost.domain]
-    return (
-        f"{cost.engine}: {measured:.2f} MiB of {where}{between} for each further slot of "
-        f"{cost.context_per_slot} tokens, by {cost.source} ({cost.quality}){beside}{fits}"
-    )
-
-
-def _second_operator(found: Sequence[Interference]) -> Answer:
-    if not found:
-        return Answer("not measured: run with --second-operator")
-    cells = tuple(cell for one in found for cell in one.cells)
-    return Answer(" ".join(interference_text(one) for one in found), cells)
-
-
-def _crossover(plan: Plan, curves: _Curves, ids: tuple[str, ...]) -> Answer:
-    if len(plan.spec.engines) < 2:  # noqa: PLR2004  # because one curve crosses nothing
-        return Answer("not measured: name two engines in one sweep")
-    if not curves.comparison:
-        return Answer("not measured: no two engines have a metric in common, see the findings")
-    texts = [
-        f"{found.metric}, prefix cache {found.prefix_cache}"
-        f"{'' if found.speculation == 'off' else f', speculation {found.speculation}'}: "
-        f"{found.text}"
-        for found in curves.comparison
-    ]
-    notes = list(dict.fromkeys(note for found in curves.comparison for note in found.notes))
-    return Answer(". ".join([*texts, *notes]) + ".", ids)
-
-
-def _where_it_holds(
-    levels: Sequence[Level], curves: _Curves, measured: Measured, ids: tuple[str, ...]
-) -> Answer:
-    texts = [found.text for found in measured.capacity if found.text]
-    texts += [found.text for found in curves.knee if found.text]
-    for level in levels:
-        rate = level.metrics["output_tokens_per_s"].mean
-        first = level.metrics["ttft_s.p50"].mean
-        if rate is not None:
-            to_first = f", first token after {first:.2f} s (median)" if first is not None else ""
-            texts.append(
-                f"{level.engine} with {level.concurrency} at once, prefix cache "
-                f"{level.prefix_cache}: {rate:.1f} output tokens/s{to_first}"
-            )
-    if not texts:
-        return Answer("not measured: no cell gave a rate, see the findings")
-    return Answer("; ".join(texts) + ".", ids)
-
-
-def _shared_opening(plan: Plan, ids: tuple[str, ...]) -> Answer:
-    work = plan.spec.workload
-    if work.prompts:
-        return Answer(
-            "the requests are the operator's own traffic; what they share is not known", ids
-        )
-    if not work.prefix_tokens:
-        return Answer("no: every request was different from its first token on.", ids)
-    total = work.prefix_tokens + work.prompt_tokens
-    if "on" not in plan.spec.prefix_cache:
-        return Answer(
-            f"no: openings of {work.prefix_tokens} tokens were made different on purpose, since "
-            "the prefix cache was to be off.",
-            ids,
-        )
-    return Answer(
-        f"yes, where the prefix cache is on: {work.prefix_tokens} of {total} prompt tokens are the "
-        "same in all requests of a cell; where it is off, every opening is different.",
-        ids,
-    )
-
-
-def _prefix_reuse(cells: Sequence[CellResult]) -> Answer:
-    texts, behind = [], []
-    for setting in ("off", "on"):
-        known = [
-            (result.cell.cell_id, result.metrics.cached_prompt_fraction)
-            for result in cells
-            if result.cell.config.prefix_cache == setting
-            and result.metrics.cached_prompt_fraction is not None
-        ]
-        shares = [share for _, share in known]
-        if shares:
-            texts.append(
-                f"{setting}: the engine took {min(shares):.0%} to {max(shares):.0%} of prompt "
-                "tokens from its cache"
-            )
-            behind += [cell_id for cell_id, _ in known]
-    if not texts:
-        return Answer("not proved: the engine does not report cached tokens")
-    return Answer("proved by the engine's own counts. " + "; ".join(texts) + ".", tuple(behind))

@@ -97,6 +97,10 @@ def _openai_facts(model: Mapping[str, object]) -> ServerFacts:
     )
 
 
+_NOT_SEEN = "attached: started by somebody else, program and launch line were not seen"
+_NO_VERSION = "it does not tell its version"
+
+
 class AttachedEngine:
     """A server that runs already. `detect` must have looked at it before."""
 
@@ -130,7 +134,7 @@ class AttachedEngine:
             env=(),
             attached=True,
             model=model,
-            reason="attached: started by somebody else, program and launch line were not seen",
+            reason=_NOT_SEEN if self._facts.version else f"{_NOT_SEEN}; {_NO_VERSION}",
         )
 
     async def start(self, config: EngineConfig, log: Path, timeout_s: float) -> AttachedServer:  # noqa: ARG002  # because the port has them

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from edgeagent.core.device import device_contradiction
 from edgeagent.core.model import (
@@ -192,16 +192,18 @@ class LlamaCppEngine:
         contained = container.launches(self._spec.command)
         binary = find_program(self._spec.command[0])
         flags = self._flags(config)
+        version = _version(self._spec.command, self._environment_key())
         return EngineIdentity(
             id=self._spec.id,
             kind="llamacpp",
-            version=_version(self._spec.command, self._environment_key()),
+            version=version,
             # Of a container the launcher is here, and the program is not.
             binary_sha256=None if contained else hash_program(binary, self._hash_file),
             argv=(*self._spec.command, *flags),
             env=self._spec.env,
             attached=False,
             model=self._model.identity,
+            reason=_unknown(version, "in a container" if contained else "here"),
         )
 
     def _environment_key(self) -> tuple[tuple[str, str], ...]:
@@ -401,6 +403,16 @@ def _known_flags(command: tuple[str, ...], environment: tuple[tuple[str, str], .
             f"{_first_line(answer)}"
         )
     return CONSERVATIVE
+
+
+def _unknown(version: str | None, runs: Literal["here", "in a container"]) -> str | None:
+    """Why something about the program is null."""
+    reasons = []
+    if runs == "in a container":
+        reasons.append("it runs in a container; its program was not seen")
+    if version is None:
+        reasons.append("it does not tell its version before it is started")
+    return "; ".join(reasons) or None
 
 
 @lru_cache(maxsize=32)

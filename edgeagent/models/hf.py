@@ -107,12 +107,15 @@ def identify(
         missing.append("the folder holds no weight files")
     elif parameters is None:
         missing.append("the number of parameters is not in the weight files' headers")
+    quantization = facts.quantization or _PLAIN.get(facts.element_type or "", facts.element_type)
+    if quantization is None:
+        missing.append(f"{CONFIG} says neither how nor in which type the weights are packed")
     return ModelIdentity(
         id=_name(facts) or folder.absolute().name,
         path=str(folder),
         format=_format(facts),
         architecture=facts.architecture,
-        quantization=facts.quantization or _PLAIN.get(facts.element_type or "", facts.element_type),
+        quantization=quantization,
         parameters=parameters,
         size_bytes=facts.weights_bytes,
         sha256=sha256,

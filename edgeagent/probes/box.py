@@ -53,11 +53,17 @@ def host_facts(root: Path = Path("/")) -> Mapping[str, object]:
         "board": signals.model,
         "release": box.release,
         "jetson_release": (signals.tegra_release or "").partition("\n")[0] or None,
-        "power_mode": _text(root / "var/lib/nvpmodel/status"),
+        **_power_mode(root),
         "cgroup": cgroup_version(root),
         "pressure_stall_information": _text(root / "proc/pressure/memory") is not None,
         "uptime_s": uptime_s(_text(root / "proc/uptime")),
     }
+
+
+def _power_mode(root: Path) -> dict[str, str | None]:
+    mode = _text(root / "var/lib/nvpmodel/status")
+    reason = None if mode else "no nvpmodel here: only Jetsons have power modes"
+    return {"power_mode": mode, "power_mode_reason": reason}
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:

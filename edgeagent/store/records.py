@@ -10,7 +10,7 @@ version may have added them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from itertools import accumulate
 from operator import sub
@@ -98,10 +98,10 @@ def trace_from(value: object) -> RequestTrace:
     )
 
 
-def _packed(tokens: tuple[int, ...], events: int) -> int | tuple[int, ...]:
+def _packed(tokens: Sequence[int], events: int) -> int | tuple[int, ...]:
     """Return one number for all events where that says the same."""
     first = tokens[0]
-    return first if len(tokens) == events and tokens.count(first) == events else tokens
+    return first if len(tokens) == events and tokens.count(first) == events else tuple(tokens)
 
 
 def _unpacked(record: Mapping[str, object], events: int) -> tuple[int, ...]:

@@ -231,6 +231,17 @@ class RunFolder(RunReader):
         # A path that is not UTF-8 holds lone surrogates; backslashreplace makes valid JSON of them.
         self._replace(name, text.encode("utf-8", "backslashreplace"))
 
+    def write_file(self, name: str, content: bytes) -> None:
+        """Replace a file, wholly or not at all. Raises UsageError."""
+        self._replace(name, content)
+
+    def remove(self, name: str) -> None:
+        """Take a file away; it need not be there. Raises UsageError."""
+        try:
+            (self.path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise write_failed(self.path / name, error) from error
+
     def close(self) -> None:
         """Let go of the folder; safe to call twice."""
         self._request_journal.close()

@@ -108,6 +108,13 @@ def test_repeats_become_a_mean_with_an_interval() -> None:
     assert level.metrics["ttft_s.p99"].mean is None
 
 
+def test_an_interval_ends_where_the_value_cannot_be() -> None:
+    # TTFT p50 0.1 and rates 1, 1, 10: 4 ± 4.3027 x 5.196 / sqrt(3) would begin at -8.9.
+    (level,) = levels_of(results({("off", 4): [1.0, 1.0, 10.0]}))
+    rate = level.metrics["output_tokens_per_s"]
+    assert rate.ci95 == pytest.approx((0.0, 4 + 12.908), abs=1e-3)
+
+
 def test_two_repeats_have_no_interval() -> None:
     (level,) = levels_of(results({("off", 4): [10.0, 12.0]}))
     assert level.metrics["output_tokens_per_s"].mean == 11
@@ -157,6 +164,56 @@ def test_a_cell_names_its_model_as_the_list_of_models_does() -> None:
     found = document(results({("off", 1): [5.0]}))
     assert [model["id"] for model in found["models"]] == ["Small Model"]
     assert found["cells"][0]["model"] == "Small Model"
+
+
+def test_every_cell_of_the_plan_has_its_fate_and_why_it_failed() -> None:
+    first, second = results({("off", 1): [5.0, 6.0]})
+    broken = judged(second, "failed", Finding("engine_died", "suspect", "it died", ("x",)))
+    found = document([first, broken])["plan"]
+    assert found["digest"] == plan().digest
+    assert len(found["cells"]) == len(plan().cells) == 12
+    fates = {cell["cell_id"]: (cell["status"], cell["reason"]) for cell in found["cells"]}
+    assert fates.pop(first.cell.cell_id) == ("ok", None)
+    assert fates.pop(second.cell.cell_id) == ("failed", "it died")
+    assert set(fates.values()) == {("missing", None)}
+    assert found["cells"][0]["label"] == "llamacpp x1, prefix cache off, repeat 1"
+
+
+def test_a_start_for_memory_has_its_fate_too() -> None:
+    spec = replace(SPEC, memory_repeats=1, memory_slots=(1, 4))
+    one, four = plan(spec).memory
+    measured = Measured(starts={one.cell_id: None, four.cell_id: "it was killed"})
+    made = plain(build(FACTS, plan(spec), (), measured))["plan"]["cells"]
+    fates = {cell["cell_id"]: cell for cell in made if cell["purpose"] == "memory"}
+    assert fates[one.cell_id]["status"] == "ok"
+    assert (fates[four.cell_id]["status"], fates[four.cell_id]["reason"]) == (
+        "failed",
+        "it was killed",
+    )
+
+
+def test_the_command_is_told_or_why_not() -> None:
+    asked = build(replace(FACTS, command=("edgeagent", "sweep")), plan(), (), Measured())
+    assert (asked.command, asked.command_reason) == (("edgeagent", "sweep"), None)
+    found = document([])
+    assert found["command"] is None
+    assert "not asked for on a command line" in found["command_reason"]
+
+
+def test_a_launchs_secrets_are_not_published() -> None:
+    argv = ("llama-server", "--api-key", "hush", "-np", "4")
+    launch = Launch("llamacpp", 0, argv, 4, "off", "off", 1.0, ServerFacts(), None)
+    (engine,) = document([], (launch,))["engines"]
+    assert engine["launches"][0]["argv"] == ["llama-server", "--api-key", "***", "-np", "4"]
+
+
+def test_a_result_from_before_the_pictures_can_still_be_read() -> None:
+    old = document(results({("off", 1): [5.0]}))
+    added = ("distributions", "timelines", "arrivals", "command", "command_reason", "plan", "box")
+    for name in added:
+        del old[name]
+    read = TypeAdapter(Result).validate_python(old)
+    assert (read.distributions, read.plan, read.command) == ((), None, None)
 
 
 def test_what_later_work_fills_is_empty() -> None:
@@ -236,21 +293,42 @@ def test_all_seven_questions_have_an_answer() -> None:
 
 
 def test_the_first_answer_names_engine_version_and_weights() -> None:
-    text = document([])["answers"]["1"]["text"]
-    assert text == "llamacpp (b1) with Small Model, Q4_1, SHA-256 abababababab…."
+    answer = document([])["answers"]["1"]
+    assert answer["text"] == "llamacpp (b1) with Small Model, Q4_1."
+    assert "weights SHA-256 abababababab…" in answer["details"][0]
 
 
 def test_the_second_answer_stands_on_cells_that_did_not_fail() -> None:
     first, second = results({("off", 1): [5.0, 6.0]})
     answer = document([first, judged(second, "failed")])["answers"]["2"]
-    assert "llamacpp with 1 at once, prefix cache off: 5.0 output tokens/s" in answer["text"]
+    assert "llamacpp, 1 at once: 5.0 output tokens/s" in answer["text"]
+    assert "llamacpp with 1 at once, prefix cache off: 5.0 output tokens/s" in answer["details"][0]
     assert answer["cells"] == [first.cell.cell_id]
+
+
+def test_a_curve_is_answered_by_its_ends_and_every_level_stands_in_the_details() -> None:
+    answer = document(results({("on", 1): [5.0, 6.0], ("on", 4): [9.0, 11.0]}))["answers"]["2"]
+    assert (
+        "llamacpp, 1 to 4 at once: 5.5 to 10.0 output tokens/s, first token after 0.15 to 0.15 s"
+        in answer["text"]
+    )
+    assert [row.split(":")[0] for row in answer["details"]] == [
+        "llamacpp with 1 at once, prefix cache on",
+        "llamacpp with 4 at once, prefix cache on",
+    ]
+
+
+def test_the_answer_is_about_the_setting_that_is_bought_and_the_others_are_details() -> None:
+    both = {("off", 1): [5.0], ("off", 4): [7.0], ("on", 1): [6.0], ("on", 4): [9.0]}
+    answer = document(results(both))["answers"]["2"]
+    assert "prefix cache on" in answer["text"]
+    assert "prefix cache off" not in answer["text"]
+    assert any("prefix cache off" in detail for detail in answer["details"])
 
 
 def test_reuse_is_proved_by_what_the_engine_counted() -> None:
     answer = document(results({("off", 1): [5.0], ("on", 1): [6.0]}))["answers"]["4"]
-    assert "off: the engine took 0% to 0%" in answer["text"]
-    assert "on: the engine took 80% to 80%" in answer["text"]
+    assert answer["text"].endswith("with the cache off, 0%; with the cache on, 80%.")
     assert len(answer["cells"]) == 2
 
 

@@ -53,6 +53,33 @@ def test_a_changed_file_is_read_again(file: Path, tmp_path: Path) -> None:
     assert sha256(file, memory) == truth(file)
 
 
+def test_a_changed_file_whose_modification_time_was_put_back_is_read_again(
+    file: Path, tmp_path: Path
+) -> None:
+    memory = tmp_path / "hashes.json"
+    sha256(file, memory)
+    before = file.stat()
+    while file.stat().st_ctime_ns == before.st_ctime_ns:  # the kernel's clock ticks coarsely
+        file.write_bytes(b"weighTs")
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = file.stat()
+    assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert sha256(file, memory) == truth(file)
+
+
+def test_a_file_that_is_written_while_it_is_read_is_not_remembered(
+    file: Path, tmp_path: Path
+) -> None:
+    memory = tmp_path / "hashes.json"
+
+    def written(done: int, whole: int) -> None:
+        file.write_bytes(b"longer weights")
+
+    sha256(file, memory, written)
+    assert not memory.exists()
+    assert sha256(file, memory) == truth(file)
+
+
 def test_a_file_that_took_anothers_place_is_read(file: Path, tmp_path: Path) -> None:
     memory = tmp_path / "hashes.json"
     sha256(file, memory)
