@@ -43,7 +43,18 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     # Imported here, not above: each command brings only the names of its options.
-    from edgeagent.cli import compare, inspect, memory, models, records, sweep
+    from edgeagent.cli import (
+        compare,
+        config,
+        inspect,
+        keys,
+        memory,
+        models,
+        records,
+        report,
+        service,
+        sweep,
+    )
 
     top = _Parser(
         prog="edgeagent",
@@ -54,11 +65,15 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"edgeagent {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     sweep.add_to(commands)
+    report.add_to(commands)
     compare.add_to(commands)
     memory.add_to(commands)
     models.add_to(commands)
     inspect.add_to(commands)
     records.add_to(commands)
+    keys.add_to(commands)
+    service.add_to(commands)
+    config.add_to(commands)
     return top
 
 

@@ -12,10 +12,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeagent.errors import UsageError
+from edgeagent.cli.config import SET, add_config_option, load
+from edgeagent.errors import EdgeAgentError, UsageError
 
 if TYPE_CHECKING:
-    from edgeagent.app import Outcome
+    from edgeagent.app import Job, Outcome
+    from edgeagent.config import EngineOptions, SweepRequest
     from edgeagent.watching import View
 
 _EXAMPLES = """\
@@ -48,12 +50,14 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     )
     sweep.set_defaults(run=run)
     sweep.add_argument("plan", nargs="?", metavar="PLAN.toml", help="a plan; options override it")
+    sweep.add_argument("--profile", metavar="NAME", help="a sweep of the configuration instead")
     _engine_options(sweep.add_argument_group("what to measure"))
     _load_options(sweep.add_argument_group("how to load it"))
     _question_options(sweep.add_argument_group("further questions"))
     _memory_options(sweep.add_argument_group("memory per slot, and drift"))
     _limit_options(sweep.add_argument_group("limits"))
     _output_options(sweep.add_argument_group("where results go"))
+    add_config_option(sweep)
 
 
 def _engine_options(group: argparse._ArgumentGroup) -> None:
@@ -178,6 +182,9 @@ def _output_options(group: argparse._ArgumentGroup) -> None:
     add("--out", metavar="DIR", help="run folder (default ./edgeagent-runs/<UTC>-<short id>)")
     add("--resume", metavar="DIR", help="measure what is missing in a run folder")
     add("--dry-run", action="store_true", help="show plan, memory and time; start nothing")
+    add("--sign", metavar="KEY", help="sign the result with this private key (edgeagent keys new)")
+    add("--publish", action="store_true", help="put the result into the spool for the broker")
+    add("--no-report", action="store_true", help="do not write report.html at the end")
     add("--quiet", action="store_true", help="no progress, no table")
     add("--json", action="store_true", help="print result.json to standard output")  # fmt: skip
 
@@ -186,20 +193,35 @@ def run(options: argparse.Namespace) -> int:
     """Do what the options say; returns the exit status."""
     import asyncio
 
-    from edgeagent import app
+    from edgeagent import app, lifeline
 
-    job = app.resume(Path(options.resume)) if options.resume else _new(options)
+    lifeline.tie(os.environ)
+
+    job = app.resume(Path(options.resume)) if options.resume else new_job(options)
     if options.resume:
         _refuse_beside_resume(options)
+    key = _key(options)
     if options.dry_run:
         preview = asyncio.run(app.preview(job))
         _print(json.dumps(preview.document(), indent=2) if options.json else preview.text())
         return 0
     outcome = asyncio.run(app.sweep(job, _view(options)))
-    return _conclude(outcome, options)
+    return _conclude(outcome, options, key)
 
 
-def _new(options: argparse.Namespace) -> Any:
+def _key(options: argparse.Namespace) -> Path | None:
+    """The key to sign with, looked at before hours are spent. Raises UsageError."""
+    if options.sign is None:
+        return None
+    from edgeagent import signing
+
+    key = signing.find_key(options.sign)
+    signing.check_private(key)
+    return key
+
+
+def new_job(options: argparse.Namespace) -> Job:
+    """The sweep that the options ask for. Raises UsageError."""
     from edgeagent import app
     from edgeagent.config import EngineOptions, sweep_request
 
@@ -215,16 +237,34 @@ def _new(options: argparse.Namespace) -> Any:
         cacert=options.cacert,
     )
     keys = {name: getattr(options, name) for name in _SWEEP_KEYS}
-    plan = Path(options.plan) if options.plan else None
     out = Path(options.out) if options.out else None
-    return app.Job(sweep_request(plan, keys, engines), out)
+    command = ("edgeagent", *sys.argv[1:])
+    if options.profile:
+        return app.Job(_of_profile(options, keys, engines), out, command=command)
+    plan = Path(options.plan) if options.plan else None
+    return app.Job(sweep_request(plan, keys, engines), out, command=command)
+
+
+def _of_profile(
+    options: argparse.Namespace, keys: dict[str, Any], engines: EngineOptions
+) -> SweepRequest:
+    """The sweep of a profile of the configuration; options override it."""
+    from edgeagent.config import plan_request
+    from edgeagent.settings import profile_plan, profile_request
+
+    if options.plan:
+        raise UsageError("a plan and --profile both say what to measure: give one of them")
+    settings = load(options)
+    profile_request(settings, options.profile)  # refuses an unknown name, or one with a fault
+    where = f"sweep.profiles.{options.profile}"
+    return plan_request(profile_plan(settings, options.profile), where, keys, engines)
 
 
 def _refuse_beside_resume(options: argparse.Namespace) -> None:
     """A resumed run takes its question from its folder: another one would be another run."""
-    ours = {"run", "resume", "dry_run", "quiet", "json"}
+    ours = {"run", "resume", "dry_run", "quiet", "json", "no_report", "sign", "publish", "config"}
     for name, value in vars(options).items():
-        if name not in ours and value not in (None, []):
+        if name not in ours and not name.startswith(SET) and value not in (None, [], False):
             raise UsageError(
                 f"--resume takes the plan from the run folder, so --{name.replace('_', '-')} "
                 "cannot be given with it: leave it out, or start a new run"
@@ -241,16 +281,63 @@ def _view(options: argparse.Namespace) -> View:
     return progress.PlainProgress()
 
 
-def _conclude(outcome: Outcome, options: argparse.Namespace) -> int:
+def _conclude(outcome: Outcome, options: argparse.Namespace, key: Path | None) -> int:
+    steps = (_sign(outcome, key), _draw(outcome, options), _publish(outcome, options))
+    failed = [text for text in steps if text is not None]
     if options.json:
         _print(json.dumps(outcome.document, indent=2))
     elif not options.quiet:
         from edgeagent.report.terminal import show
 
         show(outcome.document, outcome.folder, sys.stdout)
-    if outcome.message:
-        print(f"edgeagent: {outcome.message}", file=sys.stderr)  # noqa: T201  # because the CLI prints
-    return outcome.exit_status
+    for text in (*failed, outcome.message):
+        if text:
+            _complain(text)
+    return outcome.exit_status or (1 if failed else 0)
+
+
+def _sign(outcome: Outcome, key: Path | None) -> str | None:
+    """Sign what there is, also of an interrupted run; return why that did not work."""
+    if key is None:
+        return None
+    from edgeagent import sealing
+
+    try:
+        sealing.sign(outcome.folder, key)
+    except EdgeAgentError as error:
+        return f"the result is not signed: {error}"
+    return None
+
+
+def _draw(outcome: Outcome, options: argparse.Namespace) -> str | None:
+    """Draw the sheet; not having the library for it is worth a line, and no failure."""
+    if options.no_report or outcome.interrupted:
+        return None
+    from edgeagent import reporting
+
+    why = reporting.write_beside(outcome.folder)
+    if why is not None and not options.quiet:
+        _complain(f"no report.html: {why}")
+    return None
+
+
+def _publish(outcome: Outcome, options: argparse.Namespace) -> str | None:
+    """Put the result into the spool; return why that did not work."""
+    if not options.publish:
+        return None
+    from edgeagent.cli.service import publish_run
+
+    try:
+        told = publish_run(options, outcome.folder)
+    except EdgeAgentError as error:
+        return f"the result is not published: {error}"
+    if not options.quiet:
+        _complain(told)
+    return None
+
+
+def _complain(text: str) -> None:
+    print(f"edgeagent: {text}", file=sys.stderr)  # noqa: T201  # because the CLI prints
 
 
 def _print(text: str) -> None:

@@ -386,8 +386,14 @@ def closing(document: Mapping[str, object], folder: Path) -> tuple[str, ...]:
     return (
         f"Run {status}, {ok} of {len(cells)} measured cells ok, in",
         f"  {folder}",
+        *_sheet(folder),
         *_next_step(status, len(cells) - ok, folder),
     )
+
+
+def _sheet(folder: Path) -> tuple[str, ...]:
+    sheet = folder / "report.html"
+    return ("The sheet for whoever decides:", f"  {sheet}") if sheet.exists() else ()
 
 
 def _next_step(status: str, doubtful: int, folder: Path) -> tuple[str, ...]:
