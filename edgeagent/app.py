@@ -31,7 +31,7 @@ from edgeagent.core.command import without_secrets
 from edgeagent.core.model import EngineConfig, MemorySample, Plan, StartEngine
 from edgeagent.core.plan import label, remaining
 from edgeagent.core.result import CellResult, RunStatus
-from edgeagent.errors import EdgeAgentError
+from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.gauge import BoxGauge
 from edgeagent.guarding import BoxGuard
 from edgeagent.load.drive import Halt
@@ -41,6 +41,7 @@ from edgeagent.logs import LOG, EventLog
 from edgeagent.ports import Server
 from edgeagent.probes.guard import Guard
 from edgeagent.probes.sampler import Sampler
+from edgeagent.question import PLAN
 from edgeagent.readiness import Ready, confirm, look
 from edgeagent.store.runfolder import CELLS, LOCK, REQUESTS, SAMPLES, RunFolder, RunReader
 from edgeagent.watching import View, Watching
@@ -362,7 +363,7 @@ def _opened(job: Job, ready: Ready) -> Iterator[RunFolder]:
 def _remove(path: Path) -> None:
     """Take a new folder away in which nothing was begun: a full disk, or a very early Ctrl-C."""
     with suppress(OSError):
-        for name in (LOCK, REQUESTS, SAMPLES, CELLS, archive.PLAN, LOG):
+        for name in (LOCK, REQUESTS, SAMPLES, CELLS, PLAN, LOG):
             (path / name).unlink(missing_ok=True)
         path.rmdir()
 
@@ -421,9 +422,22 @@ def verify(path: Path) -> list[str]:
     return sealing.faults(path)
 
 
+DOCUMENTS = ("result", "plan")
+
+
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of a published document."""
-    return archive.schema(name)
+    """The JSON Schema of a published document or message. Raises UsageError for an unknown name."""
+    if name in DOCUMENTS:
+        return archive.schema(name)
+    # Imported here: only whoever asks for a message needs what messages are made of.
+    from edgeagent.publish.messages import MESSAGES, message_schema
+
+    plain = name.removeprefix("edgeagent.").removesuffix("/1")
+    if plain not in MESSAGES:
+        raise UsageError(
+            f"there is no document {name}: known are {', '.join((*DOCUMENTS, *MESSAGES))}"
+        )
+    return message_schema(plain)
 
 
 # ------------------------------------------------------------------------------------- details

@@ -56,7 +56,9 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         help="print the JSON Schema of a published document",
         description="Print the JSON Schema of a published document.",
     )
-    schema.add_argument("name", choices=["result", "plan"], help="which document")
+    schema.add_argument(
+        "name", metavar="NAME", help="result, plan, or a message on the broker (status, mem_1m, …)"
+    )
     schema.set_defaults(run=run_schema)
 
 
