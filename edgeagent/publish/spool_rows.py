@@ -244,19 +244,28 @@ def acknowledge(db: sqlite3.Connection, stream: Stream, seqs: list[int], now_ms:
 
 def resend(db: sqlite3.Connection, stream: Stream, wanted: Span, stamp: Stamp) -> int:
     """Make what is there of `wanted` new again and declare the rest; return how many are sent."""
-    span = Span(max(1, wanted.first), min(wanted.last, number(db, stream, "last")))
-    if span.first > span.last:
-        return 0
-    where = (stream, *span)
     again = db.execute(
         "UPDATE q SET state = 'new', late = 1, tries = 0, kept_ms = NULL"
         " WHERE stream = ? AND seq BETWEEN ? AND ? AND state IN ('kept', 'sent')",
-        where,
+        (stream, *wanted),
     ).rowcount
+    missing = close(db, stream, wanted, stamp)
+    if missing and stream == "R":
+        # Records of gaps in the telemetry may be among them, which nobody else will ever tell.
+        close(db, "M", Span(number(db, "M", "wm") + 1, number(db, "M", "last")), stamp)
+    return again
+
+
+def close(db: sqlite3.Connection, stream: Stream, wanted: Span, stamp: Stamp) -> int:
+    """Declare every number of `wanted` that no row of will be sent; return how many."""
+    span = Span(max(1, wanted.first), min(wanted.last, number(db, stream, "last")))
     present = db.execute(
-        "SELECT seq FROM q WHERE stream = ? AND seq BETWEEN ? AND ? ORDER BY seq", where
+        "SELECT seq FROM q WHERE stream = ? AND seq BETWEEN ? AND ? AND state <> 'parked'"
+        " ORDER BY seq",
+        (stream, *span),
     )
     missing = absent((seq for (seq,) in present), span)
+    rows = sum(last - first + 1 for first, last in missing)
     if len(missing) > MOST_GAPS:
         # One record over all of them; the rows in between still come, as late ones.
         whole = Span(missing[0].first, missing[-1].last)
@@ -265,12 +274,11 @@ def resend(db: sqlite3.Connection, stream: Stream, wanted: Span, stamp: Stamp) -
             " WHERE stream = ? AND seq BETWEEN ? AND ? AND state <> 'kept'",
             (stream, *whole),
         )
-        rows = sum(last - first + 1 for first, last in missing)
         declare(db, Gap(stream, whole, rows, "not_kept"), stamp)
-        return again
+        return rows
     for first, last in missing:
         declare(db, Gap(stream, Span(first, last), last - first + 1, "not_kept"), stamp)
-    return again
+    return rows
 
 
 def prune_kept(db: sqlite3.Connection, most_bytes: int, before_ms: int) -> None:

@@ -251,6 +251,30 @@ def test_a_collector_that_comes_late_gets_the_kept_results_and_hears_of_the_rest
     spool.close()
 
 
+def test_a_late_collector_hears_of_gaps_whose_records_went_by_the_brokers_word(path: Path) -> None:
+    spool = opened(path, limits(0.5))
+
+    def offer(first: int) -> None:
+        for i in range(first, first + 300):
+            spool.add(entry("M", i, 1_200))
+        assert spool.flush() is None
+
+    offer(1)
+    gaps = numbers_of(spool, "R")
+    assert spool.acknowledged("R", gaps) == len(gaps) > 0
+    offer(301)
+    assert spool.stats().streams["R"].kept == 0  # they went first
+    spool.receipt({"R": 0, "M": 0})
+    declared = {
+        number
+        for gap in gaps_of(spool)
+        for number in range(int(str(gap["from"])), int(str(gap["to"])) + 1)
+        if number % int(str(gap.get("every", number + 1)))
+    }
+    assert declared | set(numbers_of(spool, "M")) == set(range(1, 601))
+    spool.close()
+
+
 def test_telemetry_makes_room_for_results_and_every_lost_row_is_declared(path: Path) -> None:
     spool = opened(path, limits(1))
     for i in range(1, 1001):
