@@ -60,7 +60,7 @@ make_venv() {
   say "installing edgeagent${1:+ and the tools of its tests}"
   if [ "${1:-}" = dev ]; then
     "$VENV/bin/python" -m pip install -q --disable-pip-version-check --upgrade 'pip>=25.1'
-    "$VENV/bin/python" -m pip install -q --disable-pip-version-check -e "$ROOT[pair,report,sign]" --group "$ROOT/pyproject.toml:dev"
+    "$VENV/bin/python" -m pip install -q --disable-pip-version-check -e "$ROOT[fleet,pair,report,sign]" --group "$ROOT/pyproject.toml:dev"
   else
     "$VENV/bin/python" -m pip install -q --disable-pip-version-check -e "$ROOT[report]"
   fi

@@ -198,7 +198,7 @@ class Window:
     def replay(self, key: Key, tries: int) -> Replay:
         """Return what a row is that is sent now: a replay if it was tried before, or is late."""
         lane = self._lanes[key[0]]
-        late = tries > 0 or not lane.caught_up or key[1] < lane.mark
+        late = tries > 0 or not lane.caught_up or key[1] <= lane.mark
         return "replay" if late else "live"
 
     def sent(self, key: Key, kind: str, now_s: float) -> None:

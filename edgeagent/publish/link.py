@@ -366,7 +366,8 @@ class _Connection:
     def _due_acks(self) -> Iterator[int]:
         while self._box.acks:
             generation, mid = self._box.acks.popleft()
-            if generation == self._me.generation:
+            # what came with QoS 0 has no number and wants no answer: brokers hang up on one
+            if generation == self._me.generation and mid:
                 yield mid
 
     def _publish(self, message: Message) -> None:

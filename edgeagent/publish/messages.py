@@ -108,13 +108,14 @@ class RunValues(_Open):
 class GapValues(_Open):
     """Rows that will not come: the collector's watermark may pass over them.
 
-    `from` and `to` are inclusive numbers of `stream`; `n` of them are gone for `reason`.
+    `from` and `to` are inclusive numbers of `stream`; `n` of them are gone for `reason`, None where
+    nobody can say how many of these numbers were ever given.
     """
 
     stream: Literal["R", "M"]
     first: int = Field(alias="from", ge=1)
     last: int = Field(alias="to", ge=1)
-    n: int = Field(ge=1)
+    n: int | None = Field(default=None, ge=1)
     reason: str
     every: int | None = None
     """Multiples of it are not meant: they are still to come."""
@@ -165,11 +166,16 @@ class CertValues(_Open):
 
 
 class SpoolValues(_Open):
-    """Something happened to the spool: corrupt, full, read-only, parked."""
+    """Another database took the spool's place: what happened to the one before."""
 
     what: str
     detail: str | None = None
     n: int | None = None
+    kept_as: str | None = None
+    """The file's new name."""
+    previous_epoch: str | None = None
+    rows_left: int | None = None
+    """Undelivered rows in that file."""
 
 
 class LinkValues(_Open):

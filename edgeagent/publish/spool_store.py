@@ -247,7 +247,7 @@ class Store:
 
     def _told(self, before: Predecessor) -> Entry:
         value: dict[str, object] = {
-            "reason": before.fate.replace("-", "_"),
+            "what": before.fate.replace("-", "_"),
             "detail": before.detail,
             "kept_as": before.kept_as,
             "previous_epoch": before.epoch,

@@ -355,7 +355,9 @@ def _about_the_broker(error: ssl.SSLCertVerificationError, peer: Peer, now: date
     if peer.files.ca_file is not None:
         own = f"mqtt.tls.ca_file {_described(peer.files.ca_file, now)}"
     sentences = {
-        _VERIFY_NOT_YET: f"{whose} is not valid yet",
+        _VERIFY_NOT_YET: (
+            f"{whose} is not valid yet: it was issued for later, or this box's clock is behind"
+        ),
         _VERIFY_REVOKED: f"{whose} is revoked by {peer.files.crl_file}",
         **dict.fromkeys(_VERIFY_UNKNOWN_CA, f"{whose} was not issued by {own}"),
         **dict.fromkeys(

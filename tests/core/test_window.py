@@ -222,6 +222,8 @@ def test_a_row_is_live_only_once_the_backlog_is_through() -> None:
     assert made.replay(("R", 9), 1) == "replay"
     send(made, "R", [9])
     assert made.replay(("R", 5), 0) == "replay"
+    assert made.replay(("R", 9), 0) == "replay"  # a resync makes its tries none again
+    assert made.replay(("R", 10), 0) == "live"
 
 
 def test_a_packet_is_too_large_for_us_or_for_the_broker() -> None:

@@ -195,7 +195,7 @@ def test_a_damaged_file_is_put_aside_and_a_new_epoch_begins(path: Path, how: str
     spool = opened(path)
     assert spool.epoch != epoch
     (event,) = events(spool)
-    assert event["reason"] == "corrupt"
+    assert event["what"] == "corrupt"
     assert (path.parent / str(event["kept_as"])).exists()
     assert spool.commit(entry("R", 1)).seq == 2
     spool.close()
@@ -225,7 +225,7 @@ def test_after_a_kill_the_whole_file_is_looked_at(path: Path) -> None:
     garbage_at(path, size - 8 * 4096, 4096)
     spool = opened(path)
     (event,) = events(spool)
-    assert event["reason"] == "corrupt"
+    assert event["what"] == "corrupt"
     spool.close()
 
 
@@ -234,7 +234,7 @@ def test_a_log_with_a_damaged_head_is_damage(path: Path) -> None:
     garbage_at(beside(path, "-wal"), 0, 64)
     spool = opened(path)
     (event,) = events(spool)
-    assert event["reason"] == "corrupt"
+    assert event["what"] == "corrupt"
     assert "log" in str(event["detail"])
     spool.close()
 
@@ -271,12 +271,12 @@ def test_a_file_that_was_emptied_or_removed_begins_a_new_epoch(path: Path) -> No
     os.truncate(path, 0)
     spool = opened(path)
     assert spool.epoch != epoch
-    assert [event["reason"] for event in events(spool)] == ["empty"]
+    assert [event["what"] for event in events(spool)] == ["empty"]
     epoch = spool.epoch
     path.unlink()
     spool.commit(entry("R", 1))
     assert spool.epoch != epoch
-    assert [event["reason"] for event in events(spool)] == ["missing"]
+    assert [event["what"] for event in events(spool)] == ["missing"]
     spool.close()
 
 
@@ -297,7 +297,7 @@ def test_a_cloned_disk_begins_a_new_epoch_and_sends_nothing_of_the_original(path
     assert clone.epoch != epoch
     assert clone.stats().streams["R"].rows == 1
     (event,) = events(clone)
-    assert (event["reason"], event["previous_epoch"]) == ("other_machine", epoch)
+    assert (event["what"], event["previous_epoch"]) == ("other_machine", epoch)
     assert event["rows_left"] == 50
     assert clone.get("session_n") == "41"
     assert clone.seen("id-1") is not None
@@ -468,5 +468,5 @@ def test_a_large_file_is_looked_at_beside_the_work(path: Path) -> None:
     assert check is not None
     check._thread.join()
     spool.commit(entry("R", 1))
-    assert [event["reason"] for event in events(spool)] == ["corrupt"]
+    assert [event["what"] for event in events(spool)] == ["corrupt"]
     spool.close()
