@@ -7,6 +7,7 @@ interruption; so nothing of it stands on a command line.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -14,19 +15,23 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from edgeagent import archive
 from edgeagent.config import SweepRequest
 from edgeagent.core.outgoing import Finished
 from edgeagent.lifeline import VARIABLE
-from edgeagent.store.runfolder import CELLS, RunFolder
+from edgeagent.probes import processes
+from edgeagent.question import PLAN, RESULT, write_question
+from edgeagent.store.runfolder import CELLS, LOCK, RunFolder
 
 _TOLD_BYTES = 4096
+_OURS = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "JOURNAL_STREAM"})
+"""What systemd has told the daemon alone; engines take some of it for their own."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class SweepJob:
         made, OSError when no process can.
         """
         with RunFolder.create(folder) as made:
-            archive.write_question(made, request)
+            write_question(made, request)
         told = tempfile.TemporaryFile()  # noqa: SIM115  # because it lives as long as the sweep
         command = [sys.executable, "-m", "edgeagent", "sweep", "--resume", str(folder)]
         try:
@@ -66,7 +71,7 @@ class SweepJob:
                 stdout=subprocess.DEVNULL,
                 stderr=told,
                 start_new_session=True,
-                env={**environ, VARIABLE: str(os.getpid())},
+                env=_environment(environ),
             )
         except OSError:
             told.close()
@@ -85,7 +90,7 @@ class SweepJob:
     def progress(self) -> Progress:
         """Return how far it is; reads two small files."""
         with suppress(OSError, ValueError):
-            plan = json.loads((self.folder / archive.PLAN).read_bytes())
+            plan = json.loads((self.folder / PLAN).read_bytes())
             cells = plan.get("cells")
             done = (self.folder / CELLS).read_bytes().count(b"\n")
             return Progress(done, len(cells) if cells else None)
@@ -120,9 +125,54 @@ class SweepJob:
         self._told.close()
 
 
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in environ.items() if name not in _OURS}
+    return {**kept, VARIABLE: str(os.getpid())}
+
+
+def at_work(folder: Path) -> bool:
+    """Whether a sweep has the folder now, of whichever daemon."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def family(pid: int, proc: Path = Path("/proc")) -> tuple[int, ...]:
+    """Return the process and all that descend from it."""
+    return processes.tree(processes.scan(proc), pid)
+
+
+def gone(pids: Iterable[int], seconds: float) -> bool:
+    """Wait until none of these processes lives any more; return whether that came true."""
+    deadline = time.monotonic() + seconds
+    left = [pid for pid in pids if pid != os.getpid()]
+    while left := [pid for pid in left if _lives(pid)]:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _lives(pid: int) -> bool:
+    """A zombie has ended: somebody has only not noticed yet."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
 def finished(folder: Path) -> Finished | None:
     """Return a run's result as it lies on disk; None when it has none."""
-    path = folder / archive.RESULT
+    path = folder / RESULT
     try:
         raw = path.read_bytes()
         document = json.loads(raw)

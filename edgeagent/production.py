@@ -3,6 +3,8 @@
 What is to be started again stands in a file, on disk, before anything is stopped. Whoever comes by
 later starts it: the daemon when the sweep has ended, the next daemon when this one was killed, and
 systemd after either (`edgeagent daemon --restore`, as ExecStopPost).
+
+`systemctl` may take minutes, so the daemon does neither itself: an `Errand` does.
 """
 
 from __future__ import annotations
@@ -10,14 +12,19 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from edgeagent.errors import EdgeAgentError
 
 SYSTEMCTL = ("systemctl", "--no-ask-password")
-_PATIENCE_S = 120.0
+_PATIENCE_S = 300.0
+_BRIEF_S = 10.0
+_RUNS = frozenset({b"active", b"activating", b"reloading"})
 
 
 class ProductionError(EdgeAgentError):
@@ -48,8 +55,8 @@ class Production:
         return True
 
     def _is_active(self) -> bool:
-        done = _run((*self.systemctl, "is-active", "--quiet", self.unit))
-        return done.returncode == 0
+        done = _run((*self.systemctl, "is-active", self.unit))
+        return done.returncode == 0 or done.stdout.strip() in _RUNS
 
     def _do(self, verb: str) -> None:
         _checked(self.systemctl, verb, self.unit)
@@ -67,22 +74,61 @@ def owed(state_file: Path) -> str | None:
     return unit if isinstance(unit, str) else None
 
 
-def restore(state_file: Path, systemctl: tuple[str, ...] = SYSTEMCTL) -> str | None:
+Wait = Literal["until_started", "no"]
+
+
+def restore(
+    state_file: Path, systemctl: tuple[str, ...] = SYSTEMCTL, wait: Wait = "until_started"
+) -> str | None:
     """Start again what was stopped; return its name, None when nothing was. Raises ProductionError.
 
-    The file goes only when the service has been started, so that it is tried again otherwise.
+    The file goes only when the service has been started, so that it is tried again otherwise. Who
+    cannot wait hands the start over to systemd.
     """
     unit = owed(state_file)
     if unit is None:
         return None
-    _checked(systemctl, "start", unit)
+    if wait == "no":
+        # Also because a start that waits would wait for itself where systemd is stopping us.
+        _checked((*systemctl, "--no-block"), "start", unit, _BRIEF_S)
+    else:
+        _checked(systemctl, "start", unit)
     with suppress(FileNotFoundError):
         state_file.unlink()
     return unit
 
 
-def _checked(systemctl: tuple[str, ...], verb: str, unit: str) -> None:
-    done = _run((*systemctl, verb, unit))
+class Errand:
+    """Something that may take long, done in a thread of its own."""
+
+    def __init__(self, what: Callable[[], object]) -> None:
+        """Begin."""
+        self._what = what
+        self._error: EdgeAgentError | None = None
+        self._thread = threading.Thread(target=self._do, name="errand", daemon=True)
+        self._thread.start()
+
+    def _do(self) -> None:
+        try:
+            self._what()
+        except EdgeAgentError as error:
+            self._error = error
+
+    @property
+    def done(self) -> bool:
+        """Whether it is over."""
+        return not self._thread.is_alive()
+
+    @property
+    def error(self) -> EdgeAgentError | None:
+        """Why it did not work; None when it did."""
+        return self._error
+
+
+def _checked(
+    systemctl: tuple[str, ...], verb: str, unit: str, patience_s: float = _PATIENCE_S
+) -> None:
+    done = _run((*systemctl, verb, unit), patience_s)
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise ProductionError(
@@ -91,12 +137,19 @@ def _checked(systemctl: tuple[str, ...], verb: str, unit: str) -> None:
         )
 
 
-def _run(command: tuple[str, ...]) -> subprocess.CompletedProcess[bytes]:
+def _run(
+    command: tuple[str, ...], patience_s: float = _BRIEF_S
+) -> subprocess.CompletedProcess[bytes]:
     try:
         return subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE_S, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=patience_s, check=False
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired as error:
+        raise ProductionError(
+            f"{' '.join(command)} did not end within {patience_s:.0f} s: see systemctl status of "
+            "that service"
+        ) from error
+    except OSError as error:
         raise ProductionError(
             f"{' '.join(command)} could not be run ({error}): without systemd nothing can be "
             "stopped for a sweep, take production_unit out of the configuration"

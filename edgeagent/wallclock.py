@@ -11,7 +11,9 @@ import ctypes
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from edgeagent.core.delivery import ClockState, Stamp
 
@@ -39,11 +41,18 @@ class _Timex(ctypes.Structure):
     )
 
 
+@cache
+def _adjtimex() -> Any:
+    try:
+        return ctypes.CDLL(None, use_errno=True).adjtimex
+    except (OSError, AttributeError):
+        return None
+
+
 def kernel_synchronised() -> bool:
     """Whether something disciplines the kernel's clock; False where nobody can say."""
-    try:
-        adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
-    except (OSError, AttributeError):
+    adjtimex = _adjtimex()
+    if adjtimex is None:
         return False
     timex = _Timex()  # modes 0: read only
     state: int = adjtimex(ctypes.byref(timex))
@@ -89,6 +98,10 @@ class WallClock:
         self._boot = boot if boot is not None else boot_id()
         self._was_synchronised = False
         self._offset_ns: int | None = None
+
+    def not_before(self, floor_ms: int) -> None:
+        """Learn of a stamp that an earlier life gave."""
+        self._floor_ms = max(self._floor_ms, floor_ms)
 
     def stamp(self) -> Stamp:
         """Return this moment; the floor, "unsync", while the clock is before it and so is wrong."""

@@ -56,6 +56,11 @@ def load(options: argparse.Namespace) -> Settings:
     return settings
 
 
+def sound_part(options: argparse.Namespace) -> Settings:
+    """The settings as far as they are sound; for what has to be done in any case."""
+    return _examine(options)[0]
+
+
 def _examine(options: argparse.Namespace) -> tuple[Settings, tuple[Fault, ...]]:
     from edgeagent.settings import examine, surroundings
 

@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     from edgeagent.cli import (
         compare,
         config,
+        fleet,
         inspect,
         keys,
         memory,
@@ -73,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
     records.add_to(commands)
     keys.add_to(commands)
     service.add_to(commands)
+    fleet.add_to(commands)
     config.add_to(commands)
     return top
 

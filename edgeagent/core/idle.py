@@ -7,7 +7,7 @@ most that others used, the least memory that was free.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from edgeagent.core.commands import Box
 
@@ -28,9 +28,20 @@ class Lookback:
         while len(self._seen) > _FEWEST and self._seen[1][0] <= at_s - self._seconds:
             self._seen.popleft()
 
+    @property
+    def watched_s(self) -> float:
+        """For how long it has been looked at, at most as long as is wanted."""
+        seen = self._seen
+        return min(self._seconds, seen[-1][0] - seen[0][0]) if seen else 0.0
+
+    @property
+    def wanted_s(self) -> float:
+        """For how long it has to be looked at."""
+        return self._seconds
+
     def covered(self) -> bool:
         """Whether it has been looked at for as long as is wanted."""
-        return bool(self._seen) and self._seen[-1][0] - self._seen[0][0] >= self._seconds
+        return len(self._seen) >= _FEWEST and self.watched_s >= self._seconds
 
     def worst(self) -> Box:
         """Return the worst of each value; None where it was never known."""
@@ -44,9 +55,11 @@ class Lookback:
         )
 
 
-def _requests(boxes: Iterable[Box]) -> int | None:
-    known = [box.production_requests for box in boxes if box.production_requests is not None]
-    return max(known, default=None)
+def _requests(boxes: Sequence[Box]) -> int | None:
+    """The most; None when the engine does not tell now, whatever it told before."""
+    if not boxes or boxes[-1].production_requests is None:
+        return None
+    return max(box.production_requests or 0 for box in boxes)
 
 
 def _least(boxes: Iterable[Box]) -> int | None:

@@ -24,7 +24,17 @@ ENVELOPE_BYTES = 2048
 _DROPPED_FIRST = ("cells", "canary", "timelines", "distributions", "arrivals")
 """What goes when a result is too large; levels, memory, comparison and answers stay."""
 
-_DROPPED_NEXT = ("files", "plan", "box", "effects", "knee", "engines", "findings", "interference", "workload")
+_DROPPED_NEXT = (
+    "files",
+    "plan",
+    "box",
+    "effects",
+    "knee",
+    "engines",
+    "findings",
+    "interference",
+    "workload",
+)
 
 _POINT_METRICS = {
     "ttft_s.p50": "ttft_p50_s",

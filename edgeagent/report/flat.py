@@ -93,11 +93,12 @@ def _csv(rows: Sequence[_Row]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow(names)
-    writer.writerows([_field(row.get(name)) for name in names] for row in rows)
+    writer.writerows([field(row.get(name)) for name in names] for row in rows)
     return text.getvalue()
 
 
-def _field(value: object) -> str:
+def field(value: object) -> str:
+    """Return a value as a field that no spreadsheet computes; empty for what is missing."""
     if value is None:
         return ""
     if isinstance(value, bool):

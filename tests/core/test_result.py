@@ -319,7 +319,12 @@ def test_a_curve_is_answered_by_its_ends_and_every_level_stands_in_the_details()
 
 
 def test_the_answer_is_about_the_setting_that_is_bought_and_the_others_are_details() -> None:
-    both = {("off", 1): [5.0], ("off", 4): [7.0], ("on", 1): [6.0], ("on", 4): [9.0]}
+    both: dict[tuple[str, int], list[float | None]] = {
+        ("off", 1): [5.0],
+        ("off", 4): [7.0],
+        ("on", 1): [6.0],
+        ("on", 4): [9.0],
+    }
     answer = document(results(both))["answers"]["2"]
     assert "prefix cache on" in answer["text"]
     assert "prefix cache off" not in answer["text"]

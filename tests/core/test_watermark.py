@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeagent.core.watermark import Hole, advance, fleet_wide_limit
+from edgeagent.core.watermark import Hole, advance, fleet_wide_limit, queue_needed
 
 
 def test_the_watermark_stops_before_the_first_missing_number() -> None:
@@ -62,6 +62,10 @@ def test_it_is_the_highest_number_up_to_which_each_is_stored_or_declared(
 def test_boxes_share_half_of_the_brokers_queue() -> None:
     # 1,000 boxes and 100,000 messages: 50 each.
     assert fleet_wide_limit(100_000, 1_000) == 50
+
+
+def test_a_queue_is_too_short_when_half_of_it_is_less_than_10_for_each_box() -> None:
+    assert queue_needed(50) == 1_000
 
 
 def test_a_box_never_gets_more_than_200_nor_less_than_10() -> None:

@@ -1,59 +1,13 @@
-"""The plant's own service makes room and comes back, whatever happens in between.
-
-`systemctl` is a program of the test's own that keeps what it was told.
-"""
+"""The plant's own service makes room and comes back, whatever happens in between."""
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 
 import pytest
+from stand_in_systemctl import Manager
 
 from edgeagent.production import Production, ProductionError, owed, restore
-
-SYSTEMCTL = """#!/bin/sh
-# what is-active says lies in a file; every other verb is noted and changes it
-here=$(dirname "$0")
-for verb; do case $verb in is-active|stop|start) break;; esac; done
-[ "$verb" = is-active ] && { [ "$(cat "$here/state")" = active ]; exit $?; }
-echo "$*" >> "$here/told"
-[ -e "$here/refuse-$verb" ] && { echo "Interactive authentication required." >&2; exit 4; }
-case $verb in stop) echo inactive > "$here/state";; start) echo active > "$here/state";; esac
-"""
-
-
-class Manager:
-    """A service manager with one service."""
-
-    def __init__(self, folder: Path, state: str) -> None:
-        self.folder = folder
-        program = folder / "systemctl"
-        program.write_text(SYSTEMCTL)
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        (folder / "state").write_text(state)
-        self.command = (str(program), "--no-ask-password")
-        self.state_file = folder / "production.json"
-
-    @property
-    def state(self) -> str:
-        return (self.folder / "state").read_text().strip()
-
-    @property
-    def told(self) -> list[str]:
-        try:
-            return (self.folder / "told").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-
-    def refuses(self, verb: str) -> None:
-        (self.folder / f"refuse-{verb}").touch()
-
-    def allows(self, verb: str) -> None:
-        (self.folder / f"refuse-{verb}").unlink()
-
-    def production(self) -> Production:
-        return Production("vllm.service", self.state_file, self.command)
 
 
 def test_it_is_stopped_and_started_again(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The plant's side: boxes' messages collected, stored, receipted, looked at and asked for."""
