@@ -51,7 +51,7 @@ def begun(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def until(happened: Callable[[], object], what: str, within_s: float = 30) -> None:
+def until(happened: Callable[[], object], what: str, within_s: float = 90) -> None:
     """Wait for something that must come; its absence fails the test."""
     deadline = time.monotonic() + within_s
     while not happened():
