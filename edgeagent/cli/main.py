@@ -64,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"edgeagent {__version__}")
+    config.add_config_option(top)
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     sweep.add_to(commands)
     report.add_to(commands)
