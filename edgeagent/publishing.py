@@ -182,6 +182,7 @@ def pump_of(office: Office, ears: Ears, pace: Pace, random: Random | None = None
             backfill_per_s=mqtt.backfill_rate,
         ),
         status_every_s=settings.telemetry.status_interval_s,
+        figures_every_s=5.0,
         backfill_jitter_s=12 * pace.first_s,
         live_expiry_s=max(1, round(2 * mqtt.live_interval_s)),
     )

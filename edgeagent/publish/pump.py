@@ -250,14 +250,16 @@ class Pump:
             self._around.note("mqtt_bug", {"generation": event.generation, "text": event.text})
         elif isinstance(event, Wake):
             pass
+        elif isinstance(event, Command):
+            # Also before Up: what the broker kept comes ahead of its SUBACK. One of a connection
+            # that is gone comes again, and its id is known by then.
+            self._around.command(event)
         elif self._up is None or event.generation != self._up.generation:
             return  # because it belongs to a connection that is gone
         elif isinstance(event, Answer):
             self._answered(event, answers)
-        elif isinstance(event, Rx):
-            self._receipted(event)
         else:
-            self._around.command(event)
+            self._receipted(event)
 
     # ------------------------------------------------------------ up and down
 

@@ -71,7 +71,7 @@ POLICY = """\
 operations = ["sweep", "cancel", "resync", "ping", "meta"]
 profiles = ["quick", "long", "gone"]
 issuers = ["plant-operator"]
-max_runs_per_day = 50
+max_runs_per_day = 1000
 cooldown_s = 0
 [bounds.concurrency]
 min = 1

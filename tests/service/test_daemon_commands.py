@@ -128,21 +128,12 @@ def test_what_is_too_long_or_no_json_or_retained_is_refused(shared: Plant) -> No
     shared.send("ping", ids[2], b"", retain=True)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Pump._handle drops a command that comes between CONNACK and SUBACK, as those do that "
-    "the broker kept",
-)
 def test_a_request_that_ran_out_while_the_box_was_away_is_expired(shared: Plant) -> None:
     shared.box.stop()
     asked = shared.ask("sweep", profile="quick", expires_at=shared.box.now_ms() + 1000)
     shared.box.hands(ahead_s=30)
     shared.box.start()
-    shared.box.patience_s = 15  # because it fails for now
-    try:
-        assert shared.rejected("sweep", asked) == "expired"
-    finally:
-        shared.box.patience_s = 90
+    assert shared.rejected("sweep", asked) == "expired"
 
 
 def test_a_box_that_does_not_know_the_time_refuses_and_still_answers_a_ping(shared: Plant) -> None:
