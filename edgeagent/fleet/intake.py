@@ -388,7 +388,7 @@ def _run(whole: Verdict, head: MessageRow, document: Mapping[str, Any]) -> Verdi
     if not isinstance(values, dict) or not isinstance(values.get("result"), dict):
         raise RefusedError("a run without a result")
     result = values["result"]
-    box = result.get("box")
+    host = result.get("host")
     run = RunRow(
         node=head.node,
         run_id=_text(values, "run_id", _LONGEST_WORD),
@@ -398,7 +398,7 @@ def _run(whole: Verdict, head: MessageRow, document: Mapping[str, Any]) -> Verdi
         extent=_text(values, "extent", _LONGEST_NAME),
         started_at=_optional_text(result, "started_at"),
         finished_at=_optional_text(result, "finished_at"),
-        class_=_optional_text(box, "class") if isinstance(box, dict) else None,
+        class_=_optional_text(host, "class") if isinstance(host, dict) else None,
         ts_ms=head.ts_ms,
         rx_ms=head.rx_ms,
         result_sha256=_optional_text(values, "result_sha256"),

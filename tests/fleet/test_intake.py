@@ -121,7 +121,7 @@ def test_a_live_reading_is_looked_at_and_not_stored() -> None:
 
 
 def test_a_result_becomes_a_run_and_its_levels_become_points() -> None:
-    result = {"started_at": "2026-11-30T08:00:00Z", "box": {"class": "uma-nvgpu"}, "levels": []}
+    result = {"started_at": "2026-11-30T08:00:00Z", "host": {"class": "uma-nvgpu"}, "levels": []}
     run = _judge(
         payload(
             "edge-1",
