@@ -46,6 +46,9 @@ from edgeagent.readiness import Ready, confirm, look
 from edgeagent.store.runfolder import CELLS, LOCK, REQUESTS, SAMPLES, RunFolder, RunReader
 from edgeagent.watching import View, Watching
 
+_ECHO_S = 5.0
+"""In this time after the first signal another SIGTERM is no insistence."""
+
 _INTERRUPTED = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 
 
@@ -236,17 +239,26 @@ async def _within(work: Coroutine[None, None, None], stop: Halt, seconds: float 
 
 @contextmanager
 def _signals(stop: Halt) -> Iterator[list[signal.Signals]]:
-    """The first signal ends the run in order; a second one at once."""
+    """The first signal ends the run in order; a second one at once.
+
+    SIGTERM again within seconds is still the first: when a parent with several threads is killed,
+    the kernel hands us from one dying thread to the next and sends it each time (PR_SET_PDEATHSIG).
+    """
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     received: list[signal.Signals] = []
+    first_s = 0.0
 
     def on(name: signal.Signals) -> None:
-        received.append(name)
-        if len(received) == 1:
+        nonlocal first_s
+        if not received:
+            first_s = loop.time()
             stop.now("interrupted", f"{name.name} was received")
+        elif name == signal.SIGTERM and loop.time() - first_s < _ECHO_S:
+            return
         elif task is not None:
             task.cancel()
+        received.append(name)
 
     for name in _INTERRUPTED:
         loop.add_signal_handler(name, on, name)

@@ -38,8 +38,9 @@ def test_a_sweep_of_a_real_model_is_proved_and_survives_a_kill(
     document = result(folder)
     assert document["status"] == "complete", done.stderr
     for cell in document["cells"]:
-        # 48 of 64 prompt tokens are the shared opening
-        assert cell["cached_prompt_fraction"] == (0.75 if cell["prefix_cache"] == "on" else 0.0)
+        # 48 of 64 prompt tokens are the shared opening; one more may agree by chance
+        shared = (0.75, 0.78) if cell["prefix_cache"] == "on" else (0.0, 0.0)
+        assert shared[0] <= cell["cached_prompt_fraction"] <= shared[1]
         assert cell["requests"] == {"planned": 4, "ok": 4, "failed": 0, "errors": {}}
         assert cell["token_count_source"] == "timings"  # noqa: S105  # because it is no password
         assert cell["output_tokens"] == 4 * 24

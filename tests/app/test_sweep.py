@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -163,6 +164,19 @@ def test_after_a_kill_nothing_is_left_and_only_what_is_missing_is_measured(tmp_p
     assert {trace["attempt"] for trace in of_first} == {kept[0]["attempt"]}
     assert len({t["attempt"] for t in seen if t["role"] == "warmup"}) == 2
     assert edgeagent("verify", folder).returncode == 0
+
+
+def test_a_signal_that_the_kernel_repeats_still_ends_the_run_in_order(tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    process = begun("sweep", *SLOW, *SMALL, "--prefix-cache=off", "--out", folder, "--quiet")
+    until(lambda: (folder / "requests.jsonl").exists() and processes_of(folder), "the engine")
+    until((folder / "requests.jsonl").read_text, "the first answer")
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.05)  # long enough to be seen apart from the first
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 143
+    assert result(folder)["status"] in ("failed", "partial")
 
 
 @pytest.mark.parametrize(("name", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
