@@ -239,7 +239,7 @@ async def _within(work: Coroutine[None, None, None], stop: Halt, seconds: float 
 
 @contextmanager
 def _signals(stop: Halt) -> Iterator[list[signal.Signals]]:
-    """The first signal ends the run in order; a second one at once.
+    """The first signal ends the run in order; a second one at once. None disturbs its conclusion.
 
     SIGTERM again within seconds is still the first: when a parent with several threads is killed,
     the kernel hands us from one dying thread to the next and sends it each time (PR_SET_PDEATHSIG).
@@ -268,8 +268,10 @@ def _signals(stop: Halt) -> Iterator[list[signal.Signals]]:
         if not received:
             raise
     finally:
+        # What was measured is summed up and kept after this, which takes seconds: until the loop is
+        # closed a signal is heard and changes nothing.
         for name in _INTERRUPTED:
-            loop.remove_signal_handler(name)
+            loop.add_signal_handler(name, int)
 
 
 def _conclude(folder: RunFolder, ending: _Ending) -> Outcome:

@@ -171,11 +171,11 @@ def test_a_signal_that_the_kernel_repeats_still_ends_the_run_in_order(tmp_path: 
     process = begun("sweep", *SLOW, *SMALL, "--prefix-cache=off", "--out", folder, "--quiet")
     until(lambda: (folder / "requests.jsonl").exists() and processes_of(folder), "the engine")
     until((folder / "requests.jsonl").read_text, "the first answer")
-    process.send_signal(signal.SIGTERM)
-    time.sleep(0.05)  # long enough to be seen apart from the first
-    process.send_signal(signal.SIGTERM)
+    for _ in range(20):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)  # so that each is seen apart from the one before
     process.communicate()
-    assert process.returncode == 143
+    assert process.returncode in (143, -signal.SIGTERM)  # one may come when all is done
     assert result(folder)["status"] in ("failed", "partial")
 
 
