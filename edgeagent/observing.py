@@ -97,7 +97,7 @@ class Observing:
 
 
 class _Ticks:
-    """The monotonic clock, for a sampler, which never sleeps by it."""
+    """The monotonic clock for a sampler, without the event loop that the usual one brings."""
 
     def now_ns(self) -> int:
         """Nanoseconds since some fixed moment."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from edgeagent.config import EngineKeys, EngineOptions, SweepRequest, did_you_mean, plan_request
+from edgeagent.core.nodes import node_name
 from edgeagent.core.policy import KNOBS, Window
 from edgeagent.core.windows import parse as parse_window
 from edgeagent.errors import ConfigError, UsageError
@@ -251,12 +251,6 @@ def _filled(text: str, names: Mapping[str, str]) -> str:
     for name, value in names.items():
         text = text.replace(name, value)
     return text
-
-
-def node_name(host_name: str) -> str:
-    """The host's name as a name of a node: lower case, - for what is not a-z, 0-9 or -."""
-    name = re.sub(r"[^a-z0-9-]", "-", host_name.lower()).lstrip("-")[:63]
-    return name if len(name) > 1 else f"node-{name}".rstrip("-")
 
 
 # ------------------------------------------------------------------------ rules across several keys

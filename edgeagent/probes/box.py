@@ -16,16 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from edgeagent.core.nodes import node_name
 from edgeagent.probes.host import HostProbe
 
 BoxClass = Literal["dgpu", "uma-nvidia", "uma-nvgpu", "amd", "intel", "cpu"]
 """By which rules memory is read: an NVIDIA card with memory of its own; memory shared with the CPU
 under nvidia.ko (Thor, GB10) or under nvgpu (Orin, Xavier); a GPU of AMD or Intel; no GPU."""
-
-
-def node_name(hostname: str) -> str:
-    """The host name in lower case; anything outside a-z, 0-9 and - becomes -."""
-    return re.sub(r"[^a-z0-9-]", "-", hostname.lower())
 
 
 def host_facts(root: Path = Path("/")) -> Mapping[str, object]:

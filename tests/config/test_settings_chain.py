@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeagent.config import toml
-from edgeagent.settings import Surroundings, load, node_name
+from edgeagent.core.nodes import node_name
+from edgeagent.settings import Surroundings, load
 from edgeagent.settings_layers import lines_of
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trees import unpack
 
+from edgeagent.core.nodes import node_name
 from edgeagent.probes.box import (
     Signals,
     available_bytes,
@@ -21,7 +22,6 @@ from edgeagent.probes.box import (
     driver_version,
     host_facts,
     meminfo_bytes,
-    node_name,
     os_name,
     release_name,
     uptime_s,
