@@ -15,8 +15,9 @@ from edgeagent.errors import UsageError
 
 if TYPE_CHECKING:
     from edgeagent.core.rollout import Limits
-    from edgeagent.fleet.choosing import Candidate, Choice, Tree
+    from edgeagent.fleet.choosing import Candidate, Choice
     from edgeagent.fleet.line import Line
+    from edgeagent.fleet.places import Layout
     from edgeagent.fleet.request import Errand, Outcome
     from edgeagent.fleet.retire import Leftovers
     from edgeagent.publish.signature import Key
@@ -173,7 +174,7 @@ def run_request(options: argparse.Namespace) -> int:
     line = _line(settings, "fleet-request")
     try:
         line.open()
-        boxes = _boxes(line, errand.tree, choice, options.store)
+        boxes = _boxes(line, errand.places, choice, options.store)
         outcome = _pursued(line, errand, boxes, begun(boxes, limits), options)
     finally:
         line.close()
@@ -227,7 +228,7 @@ def _named(names: tuple[str, ...]) -> str:
 
 
 def _errand(options: argparse.Namespace, settings: Settings) -> Errand:
-    from edgeagent.fleet.choosing import Tree
+    from edgeagent.fleet.places import layout
     from edgeagent.fleet.request import Cancels, Errand, Sweeps
 
     what: Sweeps | Cancels
@@ -241,7 +242,7 @@ def _errand(options: argparse.Namespace, settings: Settings) -> Errand:
     return Errand(
         what,
         options.issuer,
-        Tree(settings.topic_template),
+        layout(settings.topic_template),
         options.expires,
         _key(options, settings),
     )
@@ -321,12 +322,12 @@ def _limits(options: argparse.Namespace) -> Limits:
     )
 
 
-def _boxes(line: Line, tree: Tree, choice: Choice, url: str | None) -> list[Candidate]:
+def _boxes(line: Line, places: Layout, choice: Choice, url: str | None) -> list[Candidate]:
     from edgeagent.fleet.choosing import at_broker, chosen, in_store
     from edgeagent.fleet.store import open_store, shown
 
     if url is None:
-        return chosen(at_broker(line, tree, choice), choice, "the broker")
+        return chosen(at_broker(line, places, choice), choice, "the broker")
     store = open_store(url, "read")
     try:
         known = in_store(store)
@@ -347,7 +348,7 @@ def _line(settings: Settings, name: str) -> Line:
 
 def run_retire(options: argparse.Namespace) -> int:
     """Clear and mark; 0 also when nothing was there."""
-    from edgeagent.fleet.choosing import Tree
+    from edgeagent.fleet.places import layout
     from edgeagent.fleet.retire import clear, leftovers
     from edgeagent.publish.topics import checked_id
 
@@ -355,11 +356,11 @@ def run_retire(options: argparse.Namespace) -> int:
     if options.site is not None:
         _checked("--site", options.site, checked_id)
     settings = load(options)
-    tree = Tree(settings.topic_template)
+    places = layout(settings.topic_template)
     line = _line(settings, "fleet-retire")
     try:
         line.open()
-        left = leftovers(line, tree, options.node, options.site)
+        left = leftovers(line, places, options.node, options.site)
         if left is None:
             _print(f"{options.node} has left nothing at the broker")
         else:

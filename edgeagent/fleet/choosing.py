@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from edgeagent.errors import ConfigError, UsageError
 from edgeagent.fleet.line import Arrived, Line
+from edgeagent.fleet.places import Layout
 from edgeagent.fleet.store import Store
 from edgeagent.publish.topics import Identity
 
@@ -115,68 +116,40 @@ def _what_there_is(boxes: Sequence[Candidate]) -> str:
 # ---------------------------------------------------------------- topics
 
 
-@dataclass(frozen=True)
-class Tree:
-    """The plant's topics: a prefix with {node} and, mostly, {site} in it."""
-
-    template: str
-
-    def filters(self, choice: Choice, below: str) -> list[str]:
-        """Subscriptions that reach the boxes that are meant."""
-        site = choice.site or "+"
-        nodes = choice.nodes or ("+",)
-        return [f"{self._filled(site, node)}/{below}" for node in nodes]
-
-    def topic(self, identity: Identity, below: str) -> str:
-        """A topic of one box."""
-        return f"{self._filled(identity.site, identity.node)}/{below}"
-
-    def read(self, topic: str) -> tuple[str | None, str, str] | None:
-        """Site (None where the prefix has none), node, and what stands below; None if foreign."""
-        wanted, levels = self.template.split("/"), topic.split("/")
-        if len(levels) <= len(wanted):
-            return None
-        found: dict[str, str] = {}
-        for want, level in zip(wanted, levels, strict=False):
-            if want in {"{site}", "{node}"}:
-                found[want] = level
-            elif want != level:
-                return None
-        return found.get("{site}"), found["{node}"], "/".join(levels[len(wanted) :])
-
-    def _filled(self, site: str, node: str) -> str:
-        levels = self.template.split("/")
-        return "/".join({"{site}": site, "{node}": node}.get(level, level) for level in levels)
+def filters(places: Layout, choice: Choice, below: str) -> list[str]:
+    """Subscriptions that reach the boxes that are meant."""
+    return [places.topic(choice.site or "+", node, below) for node in choice.nodes or ("+",)]
 
 
 # ---------------------------------------------------------------- from the broker
 
 
-def at_broker(line: Line, tree: Tree, choice: Choice) -> list[Candidate]:
+def at_broker(line: Line, places: Layout, choice: Choice) -> list[Candidate]:
     """Every box in reach of the choice's subscriptions; waits until no more comes."""
-    line.listen([*tree.filters(choice, "status"), *tree.filters(choice, "meta/node")])
+    wanted = ("status", "meta/node")
+    line.listen([one for below in wanted for one in filters(places, choice, below)])
     said: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     started = last = time.monotonic()
     while time.monotonic() - last < _QUIET_S and time.monotonic() - started < _LONGEST_S:
         if choice.nodes and sum(len(one) for one in said.values()) == 2 * len(choice.nodes):
             break
         for event in line.wait(0.1):
-            if isinstance(event, Arrived) and _noted(event, tree, said):
+            if isinstance(event, Arrived) and _noted(event, places, said):
                 last = time.monotonic()
     return [box for key, one in said.items() if (box := _candidate(key, one)) is not None]
 
 
 def _noted(
-    event: Arrived, tree: Tree, said: dict[tuple[str, str], dict[str, Mapping[str, Any]]]
+    event: Arrived, places: Layout, said: dict[tuple[str, str], dict[str, Mapping[str, Any]]]
 ) -> bool:
-    place = tree.read(event.topic)
+    place = places.place(event.topic)
     document = parsed(event.payload)
-    if place is None or document is None or place[2] not in {"status", "meta/node"}:
+    if place is None or document is None or place.below not in {"status", "meta/node"}:
         return False
-    site = place[0] if place[0] is not None else document.get("site")
+    site = place.site if place.site is not None else document.get("site")
     if not isinstance(site, str):
         return False
-    said.setdefault((site, place[1]), {})[place[2]] = document
+    said.setdefault((site, place.node), {})[place.below] = document
     return event.kind == "retained"
 
 

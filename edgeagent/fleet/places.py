@@ -44,15 +44,18 @@ class Layout:
                 return None
         return Place(found.get("{site}"), found["{node}"], parts[-1])
 
+    def topic(self, site: str, node: str, below: str) -> str:
+        """Return a topic of one box; "+" in place of a name makes it a filter."""
+        names = {"{site}": site, "{node}": node}
+        return "/".join([*(names.get(level, level) for level in self.levels), below])
+
     def receipts(self, site: str, node: str) -> str:
         """Return the topic of a box's receipts."""
-        names = {"{site}": site, "{node}": node}
-        return "/".join([*(names.get(level, level) for level in self.levels), "rx"])
+        return self.topic(site, node, "rx")
 
     def all(self, below: str) -> str:
         """Return the filter for the same topic of every box."""
-        wild = ("+" if level in {"{site}", "{node}"} else level for level in self.levels)
-        return "/".join([*wild, below])
+        return self.topic("+", "+", below)
 
     def rows(self, share: str | None) -> tuple[str, ...]:
         """Return the filters of what is stored; members of a `share` get each message once."""

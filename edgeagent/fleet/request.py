@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from edgeagent.core.rollout import Answer, Limits, Rollout, rollout
 from edgeagent.errors import UnreachableError, UsageError
-from edgeagent.fleet.choosing import Candidate, Tree, named
+from edgeagent.fleet.choosing import Candidate, named
 from edgeagent.fleet.line import (
     DENIED,
     NOBODY_LISTENS,
@@ -31,6 +31,7 @@ from edgeagent.fleet.line import (
     Lost,
     Taken,
 )
+from edgeagent.fleet.places import Layout
 from edgeagent.publish.command_messages import CmdCancel, CmdSweep
 from edgeagent.publish.messages import Ack
 from edgeagent.publish.signature import Key, signed
@@ -82,7 +83,7 @@ class Errand:
 
     what: Sweeps | Cancels
     issuer: str
-    tree: Tree
+    places: Layout
     expires_s: int = 3600
     key: Key | None = None
     rollout: uuid.UUID = field(default_factory=uuid.uuid4)
@@ -104,7 +105,9 @@ class Errand:
     def topic(self, identity: Identity, kind: Literal["cmd", "ack"]) -> str:
         """Where a box hears the request, or answers it."""
         request = id_of(self.rollout, named(identity))
-        return self.tree.topic(identity, f"{kind}/{self.what.operation}/{request}")
+        return self.places.topic(
+            identity.site, identity.node, f"{kind}/{self.what.operation}/{request}"
+        )
 
 
 def id_of(rollout_id: uuid.UUID, name: str) -> str:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgeagent.errors import UnreachableError, UsageError
-from edgeagent.fleet.choosing import Choice, Tree, candidate, parsed
+from edgeagent.fleet.choosing import Choice, candidate, filters, parsed
 from edgeagent.fleet.line import DENIED, Arrived, Letter, Line, Lost, Taken
+from edgeagent.fleet.places import Layout
 from edgeagent.fleet.store import Store
 from edgeagent.publish.topics import Identity
 
@@ -32,16 +33,18 @@ class Leftovers:
     state: Literal["online", "offline"] | None
 
 
-def leftovers(line: Line, tree: Tree, node: str, site: str | None) -> Leftovers | None:
+def leftovers(line: Line, places: Layout, node: str, site: str | None) -> Leftovers | None:
     """Look at the broker; None when nothing is there. Raises UsageError for two sites."""
-    found = _retained(line, tree, node, site)
-    sites = {place[0] for topic in found if (place := tree.read(topic)) is not None}
+    found = _retained(line, places, node, site)
+    sites = {place.site for topic in found if (place := places.place(topic)) is not None}
     if len(sites) > 1:
         names = ", ".join(sorted(str(one) for one in sites))
         raise UsageError(f"{node} has left something at more than one site ({names}): say --site")
     if not found:
         return None
-    status = next((parsed(body) for topic, body in found.items() if _is_status(tree, topic)), None)
+    status = next(
+        (parsed(body) for topic, body in found.items() if _is_status(places, topic)), None
+    )
     where = next(iter(sites)) or (status or {}).get("site") or site or "default"
     box = candidate(str(where), node, status, None)
     if box is None:
@@ -49,13 +52,13 @@ def leftovers(line: Line, tree: Tree, node: str, site: str | None) -> Leftovers 
     return Leftovers(box.identity, tuple(sorted(found)), box.state)
 
 
-def _is_status(tree: Tree, topic: str) -> bool:
-    place = tree.read(topic)
-    return place is not None and place[2] == "status"
+def _is_status(places: Layout, topic: str) -> bool:
+    place = places.place(topic)
+    return place is not None and place.below == "status"
 
 
-def _retained(line: Line, tree: Tree, node: str, site: str | None) -> Mapping[str, bytes]:
-    line.listen(tree.filters(Choice(site, (node,)), "#"))
+def _retained(line: Line, places: Layout, node: str, site: str | None) -> Mapping[str, bytes]:
+    line.listen(filters(places, Choice(site, (node,)), "#"))
     found: dict[str, bytes] = {}
     started = last = time.monotonic()
     while time.monotonic() - last < _QUIET_S and time.monotonic() - started < _LONGEST_S:
