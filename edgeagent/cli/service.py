@@ -79,8 +79,9 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run_daemon(options: argparse.Namespace) -> int:
     """Run until somebody ends it."""
-    from edgeagent import daemon
+    from edgeagent.engines.cgroup_leaf import make_room
     from edgeagent.journal import journal
+    from edgeagent.service import daemon
     from edgeagent.systemd import notifier
 
     if options.restore:
@@ -88,6 +89,7 @@ def run_daemon(options: argparse.Namespace) -> int:
         if unit is not None:
             _print(f"started again: {unit}")
         return 0
+    make_room(os.environ)  # before there are threads and children
     around = daemon.Around(
         load=lambda: _checked(load(options)),
         environ=os.environ,
@@ -108,7 +110,7 @@ def _checked(settings: Settings) -> Settings:
 
 def run_trigger(options: argparse.Namespace) -> int:
     """Ask, and say what was answered."""
-    from edgeagent.control import ask
+    from edgeagent.service.control import ask
 
     settings = load(options)
     request = {"op": "trigger", "profile": options.profile, "wait": options.wait}
@@ -198,7 +200,7 @@ def publish_run(options: argparse.Namespace, folder: Path) -> str:
 
 def _wake(place: Path) -> bool:
     """Tell the daemon, if there is one; it would find out by itself within a minute."""
-    from edgeagent.control import ask
+    from edgeagent.service.control import ask
 
     try:
         list(ask(place, {"op": "wake"}, 5.0))

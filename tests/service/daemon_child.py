@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from edgeagent import daemon
 from edgeagent.core.backoff import Pace
 from edgeagent.core.commands import Accepted, Sweep
 from edgeagent.errors import EdgeAgentError
 from edgeagent.journal import journal
+from edgeagent.service import daemon
 from edgeagent.settings import load, surroundings
 from edgeagent.systemd import notifier
 from edgeagent.wallclock import Hands, WallClock

@@ -18,7 +18,7 @@ from typing import IO, Any
 from agent import edgeagent
 from broker_places import Observer, mosquitto, observer, until
 
-from edgeagent.control import ask
+from edgeagent.service.control import ask
 
 CHILD = Path(__file__).with_name("daemon_child.py")
 OVER = {"succeeded", "failed", "cancelled", "interrupted", "rejected"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from edgeagent.production import Production
+from edgeagent.service.production import Production
 
 SYSTEMCTL = """#!/bin/sh
 # what is-active says lies in a file; every other verb is noted and changes it

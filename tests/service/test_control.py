@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from edgeagent.control import LONGEST_LINE, Answer, ControlServer, Peer, ask
 from edgeagent.errors import ConfigError, UnreachableError
+from edgeagent.service.control import LONGEST_LINE, Answer, ControlServer, Peer, ask
 
 
 def echo(request: Mapping[str, Any], peer: Peer) -> Iterator[Answer]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from stand_in_systemctl import Manager
 
-from edgeagent.production import Production, ProductionError, owed, restore
+from edgeagent.service.production import Production, ProductionError, owed, restore
 
 
 def test_it_is_stopped_and_started_again(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from edgeagent.retention import Kept, surplus, tidy
+from edgeagent.service.retention import Kept, surplus, tidy
 from edgeagent.store.runfolder import RunFolder
 
 DAY_S = 86_400

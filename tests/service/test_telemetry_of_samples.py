@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from edgeagent.core.delivery import Stamp
 from edgeagent.core.model import MemorySample
-from edgeagent.telemetry import Pace, Telemetry, box_of
+from edgeagent.service.telemetry import Pace, Telemetry, box_of
 
 STAMP = Stamp(1_796_000_000_000, "b00t", 5000, "sync")
 PACE = Pace(live_s=5, aggregate_s=60, idle_for_s=30)

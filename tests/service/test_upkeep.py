@@ -13,9 +13,9 @@ from spool_places import opened
 
 from edgeagent.core.delivery import Entry, Stamp
 from edgeagent.publish.spool import Spool
+from edgeagent.service.troubles import Troubles
+from edgeagent.service.upkeep import Certificate, PolicyOnDisk
 from edgeagent.settings import Settings, load, surroundings
-from edgeagent.troubles import Troubles
-from edgeagent.upkeep import Certificate, PolicyOnDisk
 
 DAY_MS = 86_400_000
 ENDS_MS = 2_335_219_200_000  # 2044-01-01

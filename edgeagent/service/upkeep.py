@@ -19,8 +19,8 @@ from edgeagent.policy_file import PolicyFile
 from edgeagent.publish.signature import Key, read_key
 from edgeagent.publish.spool import Spool
 from edgeagent.publish.tls import validity
+from edgeagent.service.troubles import Troubles
 from edgeagent.settings import Settings
-from edgeagent.troubles import Troubles
 
 _NOTHING_ALLOWED = PolicyFile(Policy(), "")
 _CERT_DAYS = (30, 7, 1)

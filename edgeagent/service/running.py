@@ -16,15 +16,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from edgeagent import jobs, production
+from edgeagent import jobs
 from edgeagent.config import SweepRequest
 from edgeagent.core.commands import Accepted, Note, Sweep
 from edgeagent.core.outgoing import Finished
 from edgeagent.errors import BusyError, ConfigError, EdgeAgentError
 from edgeagent.jobs import SweepJob
-from edgeagent.production import Errand, Production
+from edgeagent.service import production
+from edgeagent.service.production import Errand, Production
+from edgeagent.service.troubles import Troubles
 from edgeagent.settings import Settings, profile_request
-from edgeagent.troubles import Troubles
 
 PRODUCTION_FILE = "production.json"
 _RESTORE_AGAIN_S = 60.0

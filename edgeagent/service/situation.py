@@ -18,8 +18,8 @@ from edgeagent.core.delivery import Stamp
 from edgeagent.core.policy import DAYS, Guards, LocalTime, Policy
 from edgeagent.errors import EdgeAgentError
 from edgeagent.publish.spool import Spool
+from edgeagent.service.telemetry import Telemetry
 from edgeagent.settings import Settings
-from edgeagent.telemetry import Telemetry
 
 _RUNS_TODAY = "runs_today"
 _LAST_END = "last_end_ms"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from edgeagent import __version__, command_answers
+from edgeagent import __version__
 from edgeagent.core.commands import CommandState
 from edgeagent.core.policy import OPERATIONS, Policy
 from edgeagent.publish.messages import MESSAGES
 from edgeagent.publish.status import LinkState
 from edgeagent.publishing import Office
+from edgeagent.service import command_answers
 from edgeagent.settings import Settings
 
 
@@ -58,7 +59,7 @@ def state_document(office: Office, standing: Standing) -> dict[str, object]:
     """What the control socket answers to `status`."""
     running, link = standing.running, standing.link
     document: dict[str, object] = {
-        "schema": "edgeagent.daemon/1",
+        "schema": "edgeagent.service.daemon/1",
         "version": __version__,
         "site": office.identity.site,
         "node": office.identity.node,

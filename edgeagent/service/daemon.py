@@ -23,9 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from edgeagent import __version__, describing, production, publishing, retention
-from edgeagent.commanding import Commander
-from edgeagent.control import ControlServer
+from edgeagent import __version__, publishing
 from edgeagent.core.backoff import Pace as LinkPace
 from edgeagent.core.commands import Accepted, Situation, Sweep
 from edgeagent.core.delivery import Entry, Stamp
@@ -33,27 +31,30 @@ from edgeagent.core.model import MemorySample
 from edgeagent.core.outgoing import Finished
 from edgeagent.core.policy import Policy
 from edgeagent.core.telemetry import gpu_values, memory_values
-from edgeagent.delivering import NEEDS_NO_NEW_CONNECTION, OF_THE_CONNECTION, Delivery
-from edgeagent.describing import Standing
-from edgeagent.doorway import Ask, Doorway, answer, refuse, turn_away
 from edgeagent.errors import EdgeAgentError
-from edgeagent.inbox import Inbox, Item, Sampled, Signalled
 from edgeagent.journal import Journal
-from edgeagent.observing import Observing
 from edgeagent.probes import box
-from edgeagent.production import Errand
 from edgeagent.publish.messages import encoded
 from edgeagent.publish.signature import Key
 from edgeagent.publish.status import About
 from edgeagent.publish.wire import Command as Message
 from edgeagent.publishing import Ears
-from edgeagent.pulse import Health, Pulse
-from edgeagent.running import PRODUCTION_FILE, Surroundings, SweepRunner
+from edgeagent.service import describing, production, retention
+from edgeagent.service.commanding import Commander
+from edgeagent.service.control import ControlServer
+from edgeagent.service.delivering import NEEDS_NO_NEW_CONNECTION, OF_THE_CONNECTION, Delivery
+from edgeagent.service.describing import Standing
+from edgeagent.service.doorway import Ask, Doorway, answer, refuse, turn_away
+from edgeagent.service.inbox import Inbox, Item, Sampled, Signalled
+from edgeagent.service.observing import Observing
+from edgeagent.service.production import Errand
+from edgeagent.service.pulse import Health, Pulse
+from edgeagent.service.running import PRODUCTION_FILE, Surroundings, SweepRunner
+from edgeagent.service.situation import Busy, Calendar, Judging
+from edgeagent.service.troubles import Troubles
+from edgeagent.service.upkeep import Certificate, PolicyOnDisk, signing_key
 from edgeagent.settings import Settings, after_reload, changes
-from edgeagent.situation import Busy, Calendar, Judging
 from edgeagent.systemd import Notifier
-from edgeagent.troubles import Troubles
-from edgeagent.upkeep import Certificate, PolicyOnDisk, signing_key
 from edgeagent.wallclock import WallClock
 
 _TURN_S = 1.0

@@ -15,8 +15,8 @@ from edgeagent.core.model import MemorySample
 from edgeagent.engines.requests_now import requests_now
 from edgeagent.probes import catalogue, processes
 from edgeagent.probes.sampler import Sampler
+from edgeagent.service.telemetry import Pace, Telemetry
 from edgeagent.settings import Settings
-from edgeagent.telemetry import Pace, Telemetry
 
 _PRODUCTION_S = 5.0
 _PRODUCTION_PATIENCE_S = 3.0

@@ -14,11 +14,11 @@ from edgeagent import publishing
 from edgeagent.core.backoff import Pace
 from edgeagent.core.delivery import Entry, Stamp
 from edgeagent.core.outgoing import Finished
-from edgeagent.mirroring import Mirroring, Place
 from edgeagent.publish.pump import Pump
 from edgeagent.publish.status import LinkState, Reason
 from edgeagent.publish.wire import Command
 from edgeagent.publishing import Ears, Office
+from edgeagent.service.mirroring import Mirroring, Place
 from edgeagent.settings import Settings
 
 NEEDS_NO_NEW_CONNECTION = frozenset(

@@ -11,11 +11,11 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from edgeagent import command_answers as answers
 from edgeagent.core.commands import FINAL, CommandState
 from edgeagent.errors import EdgeAgentError
 from edgeagent.publish.messages import encoded
 from edgeagent.publish.spool import Spool
+from edgeagent.service import command_answers as answers
 
 _NAME = "acks"
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from edgeagent.core.model import MemorySample
-from edgeagent.doorway import Ask
 from edgeagent.publish.wire import Command as Message
+from edgeagent.service.doorway import Ask
 
 _MOST_MESSAGES = 1000
 _MOST_SAMPLES = 100

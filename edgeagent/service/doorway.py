@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from edgeagent.commanding import Commander
-from edgeagent.control import Answer, Peer
 from edgeagent.core.commands import FINAL, CommandState, Head, Override, Sweep
 from edgeagent.errors import EdgeAgentError
+from edgeagent.service.commanding import Commander
+from edgeagent.service.control import Answer, Peer
 
 _LIFE_MS = 24 * 3600 * 1000
 _PULSE_S = 5.0

@@ -19,8 +19,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from edgeagent import command_answers as answers
-from edgeagent.acks import Acks
 from edgeagent.core import commands
 from edgeagent.core.canonical import digest
 from edgeagent.core.commands import (
@@ -48,6 +46,8 @@ from edgeagent.publish.spool import Spool
 from edgeagent.publish.spool_commands import CommandState as Stored
 from edgeagent.publish.topics import Topics
 from edgeagent.publish.wire import Command as Message
+from edgeagent.service import command_answers as answers
+from edgeagent.service.acks import Acks
 
 _MOST_UNSAID = 200
 

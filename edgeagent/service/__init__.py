@@ -1,0 +1,1 @@
+"""The agent as the service of a box: commands, schedules, sweeps, delivery."""
