@@ -210,18 +210,24 @@ def _unfinished(out: Path) -> Iterator[Path]:
     What a killed run left there is removed first. Raises BusyError when another run is at it.
     """
     folder = out.absolute().with_name(f".{out.absolute().name}.unfinished")
+    lock: int | None = None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = _lock(folder, out)
         try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = _lock(folder, out)
             _empty(folder)
             yield folder
             folder.replace(out)
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            if lock is None:  # because what stands in a folder that is not ours is another run's
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
-            os.close(lock)
+            if lock is not None:
+                os.close(lock)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise UsageError(
