@@ -59,10 +59,9 @@ class Office:
         if self.spool.get(mark) == run.sha256:
             return []
         stamp = self.clock.stamp()
-        rows = self.spool.commit_all(entries(run, stamp, self.settings.mqtt.max_payload_b))
-        self.spool.put(mark, run.sha256)
-        self.spool.put(_LAST_STAMP, str(stamp.ts_ms))
-        return rows
+        # Rows and mark in one transaction: a kill between them would deliver the run twice.
+        keeping = {mark: run.sha256, _LAST_STAMP: str(stamp.ts_ms)}
+        return self.spool.commit_all(entries(run, stamp, self.settings.mqtt.max_payload_b), keeping)
 
     def keep_time(self) -> None:
         """Remember the latest stamp, so that time never runs backwards over a start."""

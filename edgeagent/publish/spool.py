@@ -48,6 +48,8 @@ __all__ = [
 
 T = TypeVar("T")
 
+_KEEP = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
+
 
 class Spool:
     """The durable queue between what is measured and the broker.
@@ -100,12 +102,15 @@ class Spool:
         """Return the entry's row once the disk has it. Raises SpoolFull, SpoolUnavailable."""
         return self.commit_all([entry])[0]
 
-    def commit_all(self, entries: Sequence[Entry]) -> list[Row]:
+    def commit_all(
+        self, entries: Sequence[Entry], keeping: Mapping[str, str] | None = None
+    ) -> list[Row]:
         """Return the rows of all entries, in order, once the disk has them all; or of none.
 
+        The values to keep are as those of `put`, and are there with the rows or not at all.
         Raises SpoolFull, SpoolUnavailable.
         """
-        return self._do(lambda: self._commit(entries))
+        return self._do(lambda: self._commit(entries, keeping or {}))
 
     def add(self, entry: Entry) -> None:
         """Take telemetry for the next flush. Never waits and never fails.
@@ -234,8 +239,7 @@ class Spool:
 
         Names that begin with "spool." are the spool's own. Raises SpoolFull, SpoolUnavailable.
         """
-        statement = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
-        self._do(lambda: self._store.write("full", lambda db: db.execute(statement, (name, value))))
+        self._do(lambda: self._store.write("full", lambda db: db.execute(_KEEP, (name, value))))
 
     def count_up(self, name: str) -> int:
         """Return the next number of a counter that starts at 1, kept for good.
@@ -304,7 +308,7 @@ class Spool:
     def _now_ms(self) -> int:
         return self._home.stamp().ts_ms
 
-    def _commit(self, entries: Sequence[Entry]) -> list[Row]:
+    def _commit(self, entries: Sequence[Entry], keeping: Mapping[str, str]) -> list[Row]:
         def work(db: sqlite3.Connection) -> list[tuple[int, int]]:
             room = self._store.room()
             make_room(db, "R", room, rows.room_for(entries))
@@ -313,6 +317,7 @@ class Spool:
                 raise no_room(
                     self._home.path, "results that nobody has confirmed fill it, or its disk"
                 )
+            db.executemany(_KEEP, keeping.items())
             return numbered
 
         numbered = self._store.write("full", work)

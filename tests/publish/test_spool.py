@@ -77,6 +77,18 @@ def test_several_results_are_taken_whole_or_not_at_all(path: Path) -> None:
     spool.close()
 
 
+def test_a_value_that_is_kept_with_results_is_there_with_them_or_not_at_all(path: Path) -> None:
+    spool = opened(path, limits(0.5))
+    with pytest.raises(SpoolFull):
+        spool.commit_all([entry("R", i, 60_000) for i in range(20)], {"run.a": "c0ffee"})
+    assert spool.get("run.a") is None
+    spool.commit_all([entry("R", 1)], {"run.a": "c0ffee"})
+    spool.close()
+    again = opened(path)
+    assert again.get("run.a") == "c0ffee"
+    again.close()
+
+
 def test_telemetry_is_handed_out_only_after_a_flush(path: Path) -> None:
     spool = opened(path)
     spool.add(entry("M", 1))
