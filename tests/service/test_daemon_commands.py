@@ -183,6 +183,7 @@ def test_what_was_delivered_can_be_sent_again_by_number(shared: Plant) -> None:
     def points() -> list[int]:
         return [one["seq"] for one in shared.documents("e/audit")]
 
+    shared.rejected("sweep", shared.ask("sweep", profile="gone"))  # because that is audited
     until(points, "some event")
     first = points()[0]
     document = {**shared.request("resync"), "stream": "R", "from": first, "to": first}
