@@ -31,6 +31,7 @@ from edgeagent.publish.pump_needs import Around, Figures, Manner, Right, Store
 from edgeagent.publish.status import About, Backlog, LinkState, Moment, Reason
 from edgeagent.publish.topics import Identity, Topics, kind
 from edgeagent.publish.wire import (
+    Again,
     Answer,
     Bug,
     Command,
@@ -125,6 +126,10 @@ class Pump:
     def wake(self) -> None:
         """Say that there is something new in the spool; it would be seen within a second anyway."""
         self._events.put(Wake())
+
+    def again(self) -> None:
+        """Say that rows which had their turn are new again; without it that is seen late."""
+        self._events.put(Again())
 
     def state(self) -> LinkState:
         """Return how delivery stands."""
@@ -250,6 +255,8 @@ class Pump:
             self._around.note("mqtt_bug", {"generation": event.generation, "text": event.text})
         elif isinstance(event, Wake):
             pass
+        elif isinstance(event, Again):
+            self._window.look_again()
         elif isinstance(event, Command):
             # Also before Up: what the broker kept comes ahead of its SUBACK. One of a connection
             # that is gone comes again, and its id is known by then.

@@ -112,7 +112,12 @@ class Wake:
     """Somebody has work for the pump."""
 
 
-Event: TypeAlias = Up | Down | Answer | Rx | Command | Bug | Wake
+@dataclass(frozen=True)
+class Again:
+    """Rows that have had their turn are to go once more: the pump begins at the front."""
+
+
+Event: TypeAlias = Up | Down | Answer | Rx | Command | Bug | Wake | Again
 Events: TypeAlias = "SimpleQueue[Event]"
 
 

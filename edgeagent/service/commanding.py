@@ -67,8 +67,8 @@ class Outlet(Protocol):
         """Say that a command is stored."""
         ...
 
-    def wake(self) -> None:
-        """Say that the spool has something new."""
+    def again(self) -> None:
+        """Say that rows of the spool are to go once more."""
         ...
 
 
@@ -337,7 +337,7 @@ class Commander:
             return self._cancel(command)
         if isinstance(command, Resync):
             again = self._spool.resync(command.stream, command.first, command.last)
-            self._outlet.wake()
+            self._outlet.again()
             return Note(reason=f"{again} rows are sent again")
         if isinstance(command, Sweep):
             return Note(reason="it would be run")

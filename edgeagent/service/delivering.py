@@ -173,6 +173,11 @@ class Delivery:
         if self._parts.pump is not None:
             self._parts.pump.wake()
 
+    def again(self) -> None:
+        """Say that rows of the spool are to go once more."""
+        if self._parts.pump is not None:
+            self._parts.pump.again()
+
     # -------------------------------------------------------------------------------- how it goes
 
     def state(self) -> LinkState | None:
