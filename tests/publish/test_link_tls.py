@@ -275,6 +275,7 @@ def test_a_credential_of_systemd_is_found_by_its_name(
         tls.secret_path("credential:mqtt-key")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     assert tls.read_secret("credential:mqtt-key", "key").reveal() == b"k"
+    assert tls.read_secret(str(tmp_path / "mqtt-key"), "key").reveal() == b"k"
     with pytest.raises(ConfigError, match="no name of a credential"):
         tls.secret_path("credential:../other")
 
