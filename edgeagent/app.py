@@ -14,7 +14,13 @@ import platform
 import resource
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -71,6 +77,8 @@ class Outcome:
     folder: Path
     exit_status: int
     message: str | None = None
+    error: EdgeAgentError | None = None
+    """Why no engine could be measured at all; None when one was, or when it was not asked to."""
 
     @property
     def interrupted(self) -> bool:
@@ -86,8 +94,11 @@ def resume(path: Path) -> Job:
 # ---------------------------------------------------------------------------------- the arrow
 
 
-async def sweep(job: Job, view: View) -> Outcome:
-    """Measure, keep, conclude. Raises EdgeAgentError when nothing could be measured at all."""
+async def sweep(job: Job, view: View, stop: Halt | None = None) -> Outcome:
+    """Measure, keep, conclude. Raises EdgeAgentError when nothing could be measured at all.
+
+    Whoever brings `stop` ends the run by it and keeps the signals; without it they are ours.
+    """
     parts = await assemble(job.request)
     ready = await look(parts)
     with _opened(job, ready) as folder, EventLog(folder.path / LOG) as log:
@@ -96,7 +107,7 @@ async def sweep(job: Job, view: View) -> Outcome:
         archive.write_plan(folder, parts.request, parts.plan)
         archive.write_environment(folder, environment)
         setting = _Setting(parts, ready, folder, environment, SystemClock())
-        ending = await _run(setting, _watching(setting, view, log, done))
+        ending = await _run(setting, _watching(setting, view, log, done), stop)
         return _conclude(folder, ending)
 
 
@@ -121,14 +132,14 @@ def _watching(setting: _Setting, view: View, log: EventLog, done: set[str]) -> W
     )
 
 
-async def _run(setting: _Setting, watching: Watching) -> _Ending:
+async def _run(setting: _Setting, watching: Watching, given: Halt | None) -> _Ending:
     """Carry the plan out; everything seen is in the folder when this returns."""
-    stop = Halt()
+    stop = given or Halt()
     for note in setting.ready.notes:
         watching.note(note)
     watching.sampler.start()
     try:
-        with _signals(stop) as received:
+        with _heard(stop, given) as received:
             limit_s = setting.parts.plan.spec.limits.sweep_s
             await _within(_rounds(setting, watching, stop), stop, limit_s)
     finally:
@@ -237,6 +248,10 @@ async def _within(work: Coroutine[None, None, None], stop: Halt, seconds: float 
             await asyncio.gather(running, return_exceptions=True)
 
 
+def _heard(stop: Halt, given: Halt | None) -> AbstractContextManager[list[signal.Signals]]:
+    return _signals(stop) if given is None else nullcontext([])
+
+
 @contextmanager
 def _signals(stop: Halt) -> Iterator[list[signal.Signals]]:
     """The first signal ends the run in order; a second one at once. None disturbs its conclusion.
@@ -281,7 +296,14 @@ def _conclude(folder: RunFolder, ending: _Ending) -> Outcome:
     document = result.plain(found)
     sealing.keep_result(folder, document)
     exit_status, message = _exit(run.measured.cells, found.status, ending, folder.path)
-    return Outcome(document, folder.path, exit_status, message)
+    error = None if ending.signal else _never_started(run.measured.cells, ending)
+    return Outcome(document, folder.path, exit_status, message, error)
+
+
+def _never_started(cells: tuple[CellResult, ...], ending: _Ending) -> EdgeAgentError | None:
+    """Why nothing was measured, where that is since no engine started."""
+    measured = any(found.status != "failed" for found in cells)
+    return ending.failed_starts[-1] if ending.failed_starts and not measured else None
 
 
 def _exit(
@@ -291,8 +313,7 @@ def _exit(
     go_on = f"go on with: edgeagent sweep --resume {path}"
     if ending.signal is not None:
         return _INTERRUPTED[ending.signal], f"interrupted; what was measured is kept, {go_on}"
-    if ending.failed_starts and not any(found.status != "failed" for found in cells):
-        error = ending.failed_starts[-1]
+    if error := _never_started(cells, ending):
         return error.exit_status, str(error)
     if ending.detail is not None:
         return 1, f"{ending.detail}; what was measured is kept, {go_on}"

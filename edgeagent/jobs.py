@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
@@ -24,6 +23,7 @@ from typing import IO
 
 from edgeagent.config import SweepRequest
 from edgeagent.core.outgoing import Finished
+from edgeagent.itself import program
 from edgeagent.lifeline import VARIABLE
 from edgeagent.probes import processes
 from edgeagent.question import PLAN, RESULT, write_question
@@ -63,7 +63,7 @@ class SweepJob:
         with RunFolder.create(folder) as made:
             write_question(made, request)
         told = tempfile.TemporaryFile()  # noqa: SIM115  # because it lives as long as the sweep
-        command = [sys.executable, "-m", "edgeagent", "sweep", "--resume", str(folder)]
+        command = [*program(), "sweep", "--resume", str(folder)]
         try:
             process = subprocess.Popen(
                 [*command, "--quiet", *more],

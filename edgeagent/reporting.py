@@ -11,7 +11,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from edgeagent import __version__, archive, signing
 from edgeagent.core.result import SCHEMA, plain
 from edgeagent.core.schemas import unreadable
 from edgeagent.errors import UsageError
+from edgeagent.itself import program
 from edgeagent.report.sheet_run import SheetRun
 from edgeagent.store.runfolder import RunReader
 
@@ -186,7 +186,7 @@ def write_beside(folder: Path) -> str | None:
     """
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "edgeagent", "report", str(folder.absolute())],
+            [*program(), "report", str(folder.absolute())],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_SHEET_S,

@@ -2,7 +2,7 @@
 
 Looked at apart from loading, because it depends on who asks: an ordinary user's `memory` needs
 nobody's private key, the service needs all of them. `config check` asks on the service's behalf:
-whether a mode lets it in is worked out, not tried.
+whether a mode lets it in is worked out, not tried. `doctor` tries it, in that user's rights.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Reader:
     """Who may own a policy file."""
     home_hidden: Literal["hidden", "visible"] = "visible"
     """Whether ProtectHome= hides /home from it."""
+    manner: Literal["worked out", "tried"] = "worked out"
+    """`tried`: this process runs in the reader's rights, so the kernel is asked."""
 
 
 def myself() -> Reader:
@@ -118,7 +120,7 @@ def _faults_of_file(path: Path, kind: Literal["secret", "file"], reader: Reader)
     except OSError as error:
         if _is_credential(path, reader) and reader.credentials is None:
             return  # it is there while the service runs, and for nobody else
-        yield f"names {path}, which cannot be looked at ({why(error)}): put it there"
+        yield f"names {path}, which cannot be looked at ({why(error)}): {_remedy(error, reader)}"
         return
     if not stat.S_ISREG(status.st_mode):
         yield f"names {path}, which is no file: name a file"
@@ -127,6 +129,12 @@ def _faults_of_file(path: Path, kind: Literal["secret", "file"], reader: Reader)
         yield f"names {path}, which {reader.name} may not read: chown or chmod it"
     if kind == "secret" and not _is_credential(path, reader):
         yield from _faults_of_secret(path, status, reader)
+
+
+def _remedy(error: OSError, reader: Reader) -> str:
+    if isinstance(error, PermissionError):
+        return f"let {reader.name} into every folder above it (chmod a+x, or a group of its own)"
+    return "put it there"
 
 
 def _faults_of_secret(path: Path, status: os.stat_result, reader: Reader) -> Iterator[str]:
@@ -176,6 +184,8 @@ def _is_credential(path: Path, reader: Reader) -> bool:
 
 def _may_read(path: Path, status: os.stat_result, reader: Reader) -> bool:
     """Whether modes and owners let the reader in, down from the root of the file system."""
+    if reader.manner == "tried":
+        return os.access(path, os.R_OK, effective_ids=True)
     return _granted(status, reader, _READ) and all(
         _granted(folder.stat(), reader, _ENTER) for folder in path.absolute().parents
     )

@@ -50,7 +50,7 @@ def load(options: argparse.Namespace) -> Settings:
     # Imported here, not above: the parser needs none of it.
     from edgeagent.settings_faults import SettingsError
 
-    settings, faults = _examine(options)
+    settings, faults = examined(options)
     if faults:
         raise SettingsError(faults)
     return settings
@@ -58,10 +58,11 @@ def load(options: argparse.Namespace) -> Settings:
 
 def sound_part(options: argparse.Namespace) -> Settings:
     """The settings as far as they are sound; for what has to be done in any case."""
-    return _examine(options)[0]
+    return examined(options)[0]
 
 
-def _examine(options: argparse.Namespace) -> tuple[Settings, tuple[Fault, ...]]:
+def examined(options: argparse.Namespace) -> tuple[Settings, tuple[Fault, ...]]:
+    """The settings as far as they are sound, and what is wrong with the rest."""
     from edgeagent.settings import examine, surroundings
 
     here = surroundings(getattr(options, "scope", None))
@@ -143,7 +144,7 @@ def run_check(options: argparse.Namespace) -> int:
     if options.file:
         options.config = options.file
     reader = settings_check.service(options.user) if options.user else settings_check.myself()
-    settings, wrong = _examine(options)
+    settings, wrong = examined(options)
     faults = (*wrong, *settings.warnings, *settings_check.check(settings, reader))
     if options.json:
         _print(json.dumps(_document(settings.files, faults), indent=2, ensure_ascii=False))

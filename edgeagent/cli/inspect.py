@@ -1,4 +1,4 @@
-"""`edgeagent monitor` and `edgeagent doctor`: what the probes see now, and what works here.
+"""`edgeagent monitor`: what the probes see now.
 
 The live view is ended with Ctrl-C, as every such view is, so that is its ordinary end: status 0.
 """
@@ -27,16 +27,9 @@ On a terminal the view is refreshed until Ctrl-C. Elsewhere one reading is
 printed, unless --hz asks for more: then --json prints one line a reading.
 """
 
-_DOCTOR = """\
-Say what works here: the class of box, every probe and every GPU call,
-permissions, clocks, memory, disk, engines. Nothing is started but the
-engine's --version, nothing is changed. Exit status 1 when something that
-should work on this box does not; what this box does not have is no fault.
-"""
-
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
-    """Put the commands on the command line."""
+    """Put the command on the command line."""
     monitor = commands.add_parser(
         "monitor",
         help="show what the probes see now",
@@ -55,28 +48,6 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         help="the engine is this process and what it started (default: engines found running)",
     )
     monitor.set_defaults(run=run_monitor)
-    doctor = commands.add_parser(
-        "doctor",
-        help="say what works on this box, and what to do about the rest",
-        description=_DOCTOR,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    doctor.add_argument("--json", action="store_true", help="print everything as JSON")
-    doctor.set_defaults(run=run_doctor)
-
-
-def run_doctor(options: argparse.Namespace) -> int:
-    """Print the checks; 1 when one of them is a fault, else 0."""
-    from edgeagent import inspection
-
-    document = inspection.doctor(os.environ)
-    if options.json:
-        _print(json.dumps(document, indent=2))
-    else:
-        from edgeagent.report import inspect
-
-        inspect.show_doctor(document, sys.stdout)
-    return inspection.exit_status(document)
 
 
 def run_monitor(options: argparse.Namespace) -> int:

@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     from edgeagent.cli import (
         compare,
         config,
+        doctor,
         fleet,
         inspect,
         keys,
@@ -72,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     memory.add_to(commands)
     models.add_to(commands)
     inspect.add_to(commands)
+    doctor.add_to(commands)
     records.add_to(commands)
     keys.add_to(commands)
     service.add_to(commands)

@@ -1,7 +1,8 @@
 """Is what was found on this box good enough to measure with, and what is to be done where not?
 
 Facts in, one `Check` each out. `missing` is something this box does not have and can do without;
-`warning` may spoil numbers; `fault` is something that should work here and does not.
+`warning` may spoil numbers; `fault` is something that should work here and does not; `unasked` is
+what could not be looked at, or was not to be.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Literal
 
 from edgeagent.core.model import Finding
 
-State = Literal["ok", "missing", "warning", "fault"]
+State = Literal["ok", "missing", "warning", "fault", "unasked"]
 
-WORST_FIRST: tuple[State, ...] = ("fault", "warning", "missing", "ok")
+WORST_FIRST: tuple[State, ...] = ("fault", "warning", "missing", "unasked", "ok")
 
 _MIB = 1 << 20
 _GIB = 1 << 30
@@ -386,21 +387,48 @@ class Place:
     path: str
     free_bytes: int | None
     writable: bool
+    mounted: Literal["read-write", "read-only"] = "read-write"
 
 
-def disk(what: Literal["runs", "cache"], place: Place) -> Check:
-    """Judge whether there is room; only the run folders are needed, the cache saves time."""
+Disk = Literal["runs", "cache", "state", "results", "spool"]
+
+_ELSEWHERE: Mapping[Disk, str] = {
+    "runs": "give --out, or ",
+    "cache": "set XDG_CACHE_HOME, or ",
+    "state": "set agent.state_dir, or ",
+    "results": "set agent.runs_dir, or ",
+    "spool": "set mqtt.spool.path, or ",
+}
+_NEVER_MIND: Disk = "cache"
+"""It saves time, and nothing else is lost with it."""
+
+
+def disk(what: Disk, place: Place, leave_bytes: int = 0, whose: str = "") -> Check:
+    """Judge whether there is room; only the cache is not needed.
+
+    `leave_bytes` is what is left to everybody else: nothing is taken in with less. `whose` says on
+    whose behalf it was looked at, where that is not the user who asks.
+    """
     name = f"disk.{what}"
-    serious: State = "fault" if what == "runs" else "warning"
-    move = "give --out, or " if what == "runs" else "set XDG_CACHE_HOME, or "
+    serious: State = "warning" if what == _NEVER_MIND else "fault"
+    move = _ELSEWHERE[what]
+    if place.mounted == "read-only":
+        text = f"{place.path} cannot be written: its file system is read-only"
+        hint = "mount it read-write; dmesg says why it is not, mostly a disk that fails"
+        return Check(name, serious, text, move + hint)
     if not place.writable:
-        return Check(name, serious, f"{place.path} cannot be written", move + "make it writable")
+        by = f" by {whose}" if whose else ""
+        text = f"{place.path} cannot be written{by}"
+        return Check(
+            name, serious, text, move + (f"chown it to {whose}" if whose else "make it writable")
+        )
     if place.free_bytes is None:
         return Check(name, "warning", f"{place.path}: its free space could not be read")
     free = f"{size(place.free_bytes)} free in {place.path}"
-    if place.free_bytes < FULL_BYTES:
-        return Check(name, serious, free, move + "make room")
-    if place.free_bytes < TIGHT_BYTES:
+    if place.free_bytes < max(FULL_BYTES, leave_bytes):
+        left = f"; {size(leave_bytes)} are left to others, so nothing more is taken in"
+        return Check(name, serious, free + (left if leave_bytes else ""), move + "make room")
+    if place.free_bytes < leave_bytes + TIGHT_BYTES:
         return Check(name, "warning", free, move + "make room")
     return Check(name, "ok", free)
 
@@ -432,10 +460,13 @@ def llama_server(found: Program) -> Check:
 
 
 def vllm(found: Program) -> Check:
-    """Say whether there is a vLLM; asking it for its version takes a minute, so nobody does."""
+    """Say whether there is a vLLM; what its package does not tell would take a minute to ask."""
     if found.path is None:
         return Check("engine.vllm", "missing", "no vllm in PATH")
-    return Check("engine.vllm", "ok", f"at {found.path}; its version is asked when it is started")
+    if found.version is None:
+        text = f"at {found.path}; its version is asked when it is started"
+        return Check("engine.vllm", "ok", text)
+    return Check("engine.vllm", "ok", f"{found.version} at {found.path}")
 
 
 def libraries(python: str, versions: Mapping[str, str | None]) -> Check:

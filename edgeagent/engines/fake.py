@@ -6,15 +6,15 @@ same endpoints, the same port of the contract suite, with times and faults chose
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from edgeagent.core.model import EngineConfig, EngineIdentity, EngineSpec, ModelIdentity
 from edgeagent.engines.llamacpp import LlamaCppEngine, LlamaCppModel
+from edgeagent.itself import program
 
-COMMAND = (sys.executable, "-m", "edgeagent.engines.scripted")
+COMMAND = program("edgeagent.engines.scripted")
 
 _MODEL = ModelIdentity(
     id="scripted",

@@ -36,6 +36,13 @@ class ProcessTicks:
 
     name: str
     used: int
+    of_children: int = 0
+    """What finished children had used: it comes all at once, when they are buried."""
+
+    @property
+    def alone(self) -> int:
+        """What it has used itself."""
+        return self.used - self.of_children
 
 
 class ForeignCpu:
@@ -100,7 +107,7 @@ def busiest_foreign(
     for pid, ticks in later.items():
         before = first.get(pid)
         if pid not in ours and before is not None and before.name == ticks.name:
-            used[ticks.name] = used.get(ticks.name, 0) + max(0, ticks.used - before.used)
+            used[ticks.name] = used.get(ticks.name, 0) + max(0, ticks.alone - before.alone)
     ranked = sorted(used.items(), key=lambda item: (-item[1], item[0]))
     return tuple((name, ticks / per_core) for name, ticks in ranked[:most] if ticks)
 
@@ -164,7 +171,7 @@ def parse_process(text: str) -> ProcessTicks | None:
     ticks = _integers(tail.split()[11:15])
     if not head or ticks is None or len(ticks) != 4:  # noqa: PLR2004  # because four were asked for
         return None
-    return ProcessTicks(name, sum(ticks))
+    return ProcessTicks(name, sum(ticks), sum(ticks[2:]))
 
 
 def _integers(words: Iterable[str]) -> list[int] | None:

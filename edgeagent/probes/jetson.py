@@ -51,7 +51,7 @@ class JetsonProbe:
         pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`helper` is the nvmap helper's socket; run/edgeagent/nvmap.sock below `root` if None."""
+        """`helper` is the nvmap helper's socket; run/edgeagent-nvmap.sock below `root` if None."""
         self._root = root
         self._files = Files(root)
         self._pace = pace if pace is not None else Pace()

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 CLIENTS = "sys/kernel/debug/nvmap/iovmm/clients"
-HELPER = "run/edgeagent/nvmap.sock"
+HELPER = "run/edgeagent-nvmap.sock"
+"""Not in /run/edgeagent: that folder is the service's, and goes when the service stops."""
 
 _MOST_BYTES = 1 << 20
 """Of an answer; a list has some 70 bytes for each process with GPU memory."""

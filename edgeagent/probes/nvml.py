@@ -12,7 +12,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edgeagent.itself import program
 from edgeagent.ports import Readings
 from edgeagent.probes.host import process_root
 
@@ -294,7 +294,7 @@ class _Child:
     def __init__(self, env: Mapping[str, str], arguments: Sequence[str]) -> None:
         path = os.pathsep.join(filter(None, [str(_PACKAGE_PARENT), env.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "edgeagent.probes.nvml_child", *arguments],
+            [*program("edgeagent.probes.nvml_child"), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

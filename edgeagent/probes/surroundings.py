@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from edgeagent.core.diagnosis import Access, CgroupFacts, Nodes, Place
 from edgeagent.probes import box
@@ -147,14 +148,19 @@ def clock_source(root: Path) -> str | None:
 def place(path: Path) -> Place:
     """Return whether a folder can be written, and its room; it need not exist yet."""
     there = path
-    while not there.exists() and there != there.parent:
+    # os.path, because Path raises where a folder on the way is closed
+    while not os.path.exists(there) and there != there.parent:  # noqa: PTH110  # because see above
         there = there.parent
     try:
         status = os.statvfs(there)
+        mounted: Literal["read-write", "read-only"] = (
+            "read-only" if status.f_flag & os.ST_RDONLY else "read-write"
+        )
         free_bytes = status.f_bavail * status.f_frsize
     except OSError:
-        free_bytes = None
-    return Place(str(path), free_bytes, there.is_dir() and _may(there, os.W_OK | os.X_OK))
+        free_bytes, mounted = None, "read-write"
+    writable = os.path.isdir(there) and _may(there, os.W_OK | os.X_OK)  # noqa: PTH112  # because see above
+    return Place(str(path), free_bytes, writable, mounted)
 
 
 def cgroup(root: Path) -> CgroupFacts:

@@ -25,8 +25,13 @@ _GIB = 1 << 30
 _MIB = 1 << 20
 _KIB = 1 << 10
 
-_ORDER = ("fault", "warning", "missing", "ok")
-_STYLE = {"fault": "bold red", "warning": "yellow", "missing": "dim", "ok": "green"}
+_ORDER = ("fault", "warning", "missing", "unasked", "ok")
+_WORDS = {
+    "fault": "failed", "warning": "note", "missing": "absent", "unasked": "not asked", "ok": "ok",
+}  # fmt: skip
+_STYLE = {
+    "fault": "bold red", "warning": "yellow", "missing": "dim", "unasked": "dim", "ok": "green",
+}  # fmt: skip
 
 # ------------------------------------------------------------------------------------------- doctor
 
@@ -47,20 +52,62 @@ def _print_doctor(console: Console, document: Mapping[str, object]) -> None:
     checks = sorted(_objects(document.get("checks")), key=_rank)
     console.print()
     console.print(Text(_where(document), style="bold"))
+    console.print(Text(_asked(document), style="dim"), end="")
     console.print()
     console.print(_check_table(checks), highlight=False)
     console.print()
+    lacking = unknown(_read_by_probes(document))
+    if lacking:
+        console.print(_gaps(lacking))
+        console.print()
     console.print(Text(verdict(checks)))
+
+
+def _read_by_probes(document: Mapping[str, object]) -> Mapping[str, object]:
+    """Return what the probes of a check-up read, as a reading has it."""
+    probes = _objects(document.get("probes"))
+    return {
+        part: {name: value for one in probes for name, value in _object(one.get(part)).items()}
+        for part in ("values", "absent")
+    }
+
+
+def _gaps(lacking: Iterable[str]) -> RenderableType:
+    from rich.console import Group as Stack
+    from rich.table import Table
+    from rich.text import Text
+
+    gaps = Table.grid(padding=(0, 1, 0, 0))
+    gaps.add_column(no_wrap=True)
+    gaps.add_column(overflow="fold", style="dim")
+    for line in lacking:
+        gaps.add_row(" ", line)
+    return Stack(Text(" not known here", style="bold"), gaps)
 
 
 def verdict(checks: Sequence[Mapping[str, object]]) -> str:
     """Return the last line: how many faults and warnings there are."""
     counts = {state: sum(check.get("state") == state for check in checks) for state in _ORDER}
+    left = f" {_count(counts['unasked'], 'thing')} could not be asked." if counts["unasked"] else ""
+    notes = _count(counts["warning"], "note")
     if counts["fault"]:
-        return f"{_count(counts['fault'], 'fault')}, {_count(counts['warning'], 'warning')}."
+        return f"{counts['fault']} failed, {notes}.{left}"
     if counts["warning"]:
-        return f"No faults, {_count(counts['warning'], 'warning')}: numbers may be worth less."
-    return "No faults, no warnings: this box is fit to measure with."
+        return f"Nothing failed, {notes}.{left}"
+    return f"Nothing failed: this box is fit to measure with.{left}"
+
+
+def _asked(document: Mapping[str, object]) -> str:
+    """Return in whose rights it was looked, and with which configuration; empty if not told."""
+    asked = _object(document.get("asked"))
+    by, service = _object(asked.get("by")), _object(asked.get("service"))
+    if not by:
+        return ""
+    words = f" asked by {by.get('user')}"
+    if service:
+        words += f", the service's user is {service.get('user')}"
+    root = asked.get("root")
+    return words + (f", looking below {root}" if root != "/" else "") + "\n"
 
 
 def _count(number: int, noun: str) -> str:
@@ -82,10 +129,12 @@ def _check_table(checks: Iterable[Mapping[str, object]]) -> Table:
     grid.add_column(overflow="fold")
     for check in checks:
         state = _text(check.get("state"))
-        said = Text(_text(check.get("text")), style="dim" if state == "missing" else "")
+        quiet = state in ("missing", "unasked")
+        said = Text(_text(check.get("text")), style="dim" if quiet else "")
         if check.get("hint"):
             said.append(f"\n→ {check['hint']}", style="" if state == "fault" else "dim")
-        grid.add_row(Text(f" {state}", style=_STYLE.get(state, "")), _text(check.get("name")), said)
+        word = Text(f" {_WORDS.get(state, state)}", style=_STYLE.get(state, ""))
+        grid.add_row(word, _text(check.get("name")), said)
     return grid
 
 
@@ -151,12 +200,7 @@ def _reading(document: Mapping[str, object], width: int) -> RenderableType:
     parts: list[RenderableType] = [title, Text(""), grid]
     lacking = unknown(document)
     if lacking:
-        gaps = Table.grid(padding=(0, 1, 0, 0))
-        gaps.add_column(no_wrap=True)
-        gaps.add_column(overflow="fold", style="dim")
-        for line in lacking:
-            gaps.add_row(" ", line)
-        parts += [Text(""), Text(" not known here", style="bold"), gaps]
+        parts += [Text(""), _gaps(lacking)]
     return Stack(*parts)
 
 

@@ -128,8 +128,7 @@ def _listening(path: Path, group: str | None) -> socket.socket:
         finally:
             os.umask(before)
         if group is not None:
-            os.chown(path, -1, grp.getgrnam(group).gr_gid)
-            path.chmod(0o660)
+            _open_to(grp.getgrnam(group).gr_gid, path)
         bound.listen(_MOST_AT_ONCE)
     except KeyError as error:
         bound.close()
@@ -141,6 +140,12 @@ def _listening(path: Path, group: str | None) -> socket.socket:
             "that the agent may write"
         ) from error
     return bound
+
+
+def _open_to(gid: int, path: Path) -> None:
+    if path.stat().st_gid != gid:  # as a service it is, and handing over is forbidden there
+        os.chown(path, -1, gid)
+    path.chmod(0o660)
 
 
 def _refuse_if_alive(path: Path) -> None:
