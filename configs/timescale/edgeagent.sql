@@ -2,8 +2,10 @@
 -- makes table telemetry a hypertable, in a new database where the extension is there (box_ms in
 -- milliseconds, chunks of 7 days) and `edgeagent fleet collect` keeps retention without any of this.
 --
--- PART 1 runs on plain PostgreSQL as well, and is tested there.
--- PART 2 needs TimescaleDB 2.11 or later, and is UNTESTED here: the extension is not in Debian.
+-- PART 1 runs on plain PostgreSQL as well.
+-- PART 2 runs on every TimescaleDB.
+-- PART 3 needs the parts under the Timescale licence, 2.11 or later. Debian's package leaves them out:
+-- there, stop after part 2 (the collector's own retention is enough). UNTESTED beyond its names and types.
 --
 --   psql -v ON_ERROR_STOP=1 fleet < edgeagent.sql
 
@@ -24,12 +26,14 @@ SELECT p.node, n.site, n.class, to_timestamp(p.ts_ms / 1000.0) AS time, p.run, p
        p.concurrency, p.output_tokens_per_s, p.ttft_p50_s, p.ttft_p95_s, p.memory_bytes_per_slot
 FROM point p JOIN node n ON n.node = p.node;
 
--- ======================================================================== PART 2: TimescaleDB only
+-- ======================================================================== PART 2: TimescaleDB
 
 -- The time of the hypertable is a number: policies have to be told what "now" is.
 CREATE OR REPLACE FUNCTION edgeagent_now_ms() RETURNS BIGINT
 LANGUAGE sql STABLE AS $$ SELECT (extract(epoch FROM now()) * 1000)::bigint $$;
 SELECT set_integer_now_func('telemetry', 'edgeagent_now_ms', replace_if_exists => true);
+
+-- ======================================================================== PART 3: TimescaleDB, Timescale licence
 
 -- Pressed together after a week: the key's order is the order in which rows came.
 ALTER TABLE telemetry SET (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import signal
 import ssl
 import subprocess
@@ -11,16 +12,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import paho.mqtt.client as paho
-from broker_places import MOSQUITTO, PATIENCE_S, Mosquitto, Variant, until
+import pytest
+from broker_places import PATIENCE_S, Mosquitto, Variant, until
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SCRIPT = CONFIGS / "pki/make-pki.sh"
 ROLES = ("plant-collector", "plant-operator", "plant-janitor", "plant-viewer")
 BOXES = ("edge-0001", "edge-0002")
+
+Generation = Literal["2.0", "2.1", "2.0 on 2.1"]
+"""Which of the two files in configs/ is loaded, by the mosquitto of that generation or the next."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +74,15 @@ class PlantBroker(Mosquitto):
     """mosquitto with the files of configs/ as they are, but for paths and the port."""
 
     pki: Pki = field(default_factory=lambda: Pki(Path()))
+    generation: Generation = "2.0"
 
     @property
     def acl(self) -> Path:
         return self.folder / "edgeagent.acl"
 
     def text(self) -> str:
-        text = (CONFIGS / "mosquitto/edgeagent.conf").read_text()
+        name = "edgeagent-2.1.conf" if self.generation == "2.1" else "edgeagent.conf"
+        text = (CONFIGS / "mosquitto" / name).read_text()
         (self.folder / "store").mkdir(exist_ok=True)
         if not self.acl.exists():
             self.acl.write_text((CONFIGS / "mosquitto/edgeagent.acl").read_text())
@@ -84,27 +91,51 @@ class PlantBroker(Mosquitto):
             ("/etc/mosquitto/pki/", f"{self.pki.folder}/"),
             ("/etc/mosquitto/edgeagent.acl", str(self.acl)),
             ("/var/lib/mosquitto/", f"{self.folder}/store/"),
+            *([(PLUGINS, f"{plugins_21()}/")] if self.generation == "2.1" else []),
         ):
             assert old in text, old
             text = text.replace(old, new)
         return text
 
+    def program(self) -> str:
+        return super().program() if self.generation == "2.0" else mosquitto_21()
+
     def start(self) -> None:
-        assert MOSQUITTO is not None, "no mosquitto; apt-get install mosquitto"
         head = f"user {getpass.getuser()}\nlog_dest file {self.folder}/mosquitto.log\n"
         config = self.folder / "mosquitto.conf"
         config.write_text(head + self.text())
         self.process = subprocess.Popen(
-            [MOSQUITTO, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [self.program(), "-c", str(config)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         until(self._answers, "mosquitto listens")
 
 
+PLUGINS = "/usr/lib/x86_64-linux-gnu/mosquitto/"
+"""Where Debian's package of 2.1 has them, and so configs/ says."""
+
+
+def mosquitto_21() -> str:
+    """The program named in EDGEAGENT_TEST_MOSQUITTO_21; skips the test if there is none."""
+    program = os.environ.get("EDGEAGENT_TEST_MOSQUITTO_21")
+    if program:
+        return program
+    if os.environ.get("EDGEAGENT_REQUIRE_MOSQUITTO_21") == "1":
+        pytest.fail("EDGEAGENT_REQUIRE_MOSQUITTO_21=1, and EDGEAGENT_TEST_MOSQUITTO_21 names none")
+    pytest.skip("no mosquitto 2.1; name one in EDGEAGENT_TEST_MOSQUITTO_21 to run this test")
+
+
+def plugins_21() -> Path:
+    """Where the plugins of that mosquitto are: EDGEAGENT_TEST_MOSQUITTO_21_PLUGINS."""
+    return Path(os.environ.get("EDGEAGENT_TEST_MOSQUITTO_21_PLUGINS") or PLUGINS)
+
+
 @contextmanager
-def plant_broker(folder: Path) -> Iterator[PlantBroker]:
+def plant_broker(folder: Path, generation: Generation = "2.0") -> Iterator[PlantBroker]:
     """A plant: certificates, and a broker that lets nobody else in."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = PlantBroker(folder, Variant(), pki=pki(folder / "pki"))
+    made = PlantBroker(folder, Variant(), pki=pki(folder / "pki"), generation=generation)
     made.start()
     try:
         yield made
@@ -162,6 +193,9 @@ class Party:
     def close(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
+        # Nothing points in a circle any more, so that its sockets are closed now.
+        self._client.on_connect = self._client.on_publish = None
+        self._client.on_subscribe = self._client.on_message = None
 
 
 @contextmanager

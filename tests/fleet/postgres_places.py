@@ -1,7 +1,9 @@
 """Where does a real PostgreSQL come from?
 
 A cluster of its own in a folder, on a unix socket, started and ended by its process. PostgreSQL
-refuses to run as root, so there it runs as the user that its package made, or as nobody.
+refuses to run as root, so there it runs as the user that its package made, or as nobody. It is the
+newest that Debian's package has put here, or the one whose programs are in EDGEAGENT_TEST_POSTGRES,
+with the settings of EDGEAGENT_TEST_POSTGRES_SETTINGS (name=value, separated by blanks).
 """
 
 from __future__ import annotations
@@ -25,10 +27,14 @@ PATIENCE_S = 120.0
 _VERSIONS = "/usr/lib/postgresql"
 
 
-def program(name: str) -> str:
-    """The path of one of PostgreSQL's programs; skips the test if there is none."""
+def program(name: str, first: str = "") -> str:
+    """The path of one of PostgreSQL's programs; skips the test if there is none.
+
+    Looked for in the folder `first`, if one is given, before everywhere else.
+    """
     places = sorted(Path(_VERSIONS).glob("*/bin"), reverse=True) if Path(_VERSIONS).exists() else []
-    path = os.pathsep.join([*map(str, places), os.environ.get("PATH", "")])
+    named = filter(None, [first])
+    path = os.pathsep.join([*named, *map(str, places), os.environ.get("PATH", "")])
     found = shutil.which(name, path=path)
     if found is None:
         if os.environ.get("EDGEAGENT_REQUIRE_POSTGRES") == "1":
@@ -53,6 +59,12 @@ class Postgres:
     folder: Path
     process: subprocess.Popen[bytes] | None = None
     databases: list[str] = field(default_factory=list)
+    programs: str = field(default_factory=lambda: os.environ.get("EDGEAGENT_TEST_POSTGRES", ""))
+    settings: tuple[str, ...] = field(
+        default_factory=lambda: tuple(
+            os.environ.get("EDGEAGENT_TEST_POSTGRES_SETTINGS", "").split()
+        )
+    )
 
     @property
     def user(self) -> str:
@@ -70,19 +82,19 @@ class Postgres:
             if owner is not None:
                 os.chown(part, owner.pw_uid, owner.pw_gid)
         done = subprocess.run(
-            [program("initdb"), "-D", f"{self.folder}/data", "-A", "trust", "-E", "UTF8",
-             "--no-locale", "--no-sync", "-U", self.user],
+            [program("initdb", self.programs), "-D", f"{self.folder}/data", "-A", "trust",
+             "-E", "UTF8", "--no-locale", "--no-sync", "-U", self.user],
             capture_output=True, text=True, check=False, **_as(owner),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
 
     def start(self, *settings: str) -> None:
         owner = _owner()
-        words = [word for setting in settings for word in ("-c", setting)]
+        words = [word for setting in (*self.settings, *settings) for word in ("-c", setting)]
         with (self.folder / "socket" / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [program("postgres"), "-D", f"{self.folder}/data", "-k", f"{self.folder}/socket",
-                 "-c", "listen_addresses=", *words],
+                [program("postgres", self.programs), "-D", f"{self.folder}/data",
+                 "-k", f"{self.folder}/socket", "-c", "listen_addresses=", *words],
                 stdout=log, stderr=log, **_as(owner),
             )  # fmt: skip
         deadline = time.monotonic() + PATIENCE_S
@@ -112,8 +124,9 @@ class Postgres:
     def run(self, name: str, *words: str) -> None:
         """Run one of PostgreSQL's programs, such as pg_dump, as the cluster's user."""
         done = subprocess.run(
-            [program(name), *words], capture_output=True, text=True, check=False, **_as(_owner())
-        )
+            [program(name, self.programs), *words],
+            capture_output=True, text=True, check=False, **_as(_owner()),
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr
 
     def end(self, by: signal.Signals = signal.SIGINT) -> None:
@@ -148,16 +161,47 @@ def _as(owner: pwd.struct_passwd | None) -> dict[str, Any]:
 @contextmanager
 def postgres() -> Iterator[Postgres]:
     """A running cluster, ended and removed at the end."""
-    program("initdb")
+    with _folder() as folder:
+        yield from _running(Postgres(folder / "cluster"))
+
+
+TIMESCALE = ("shared_preload_libraries=timescaledb", "timescaledb.telemetry_level=off")
+
+
+@contextmanager
+def timescale() -> Iterator[Postgres]:
+    """A running cluster that has TimescaleDB, from the tree that EDGEAGENT_TEST_TIMESCALE names.
+
+    The tree is copied: its owner's home may be closed to the user that runs the cluster.
+    """
+    tree = os.environ.get("EDGEAGENT_TEST_TIMESCALE")
+    if not tree:
+        if os.environ.get("EDGEAGENT_REQUIRE_TIMESCALE") == "1":
+            pytest.fail("EDGEAGENT_REQUIRE_TIMESCALE=1, and EDGEAGENT_TEST_TIMESCALE names no tree")
+        pytest.skip("no TimescaleDB; name a tree in EDGEAGENT_TEST_TIMESCALE to run this test")
+    with _folder() as folder:
+        shutil.copytree(tree, folder / "tree", symlinks=True)
+        (programs,) = (folder / "tree/usr/lib/postgresql").glob("*/bin")
+        yield from _running(Postgres(folder / "cluster", None, [], str(programs), TIMESCALE))
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
     # Not below pytest's folder: another user has to pass through it, and its path may be too long
     # for a socket.
     folder = Path(tempfile.mkdtemp(prefix="edgeagent-pg-"))
     folder.chmod(0o711)
-    made = Postgres(folder / "cluster")
     try:
-        made.make()
-        made.start("fsync=on")
-        yield made
+        yield folder
     finally:
-        made.end(signal.SIGINT)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _running(cluster: Postgres) -> Iterator[Postgres]:
+    program("initdb", cluster.programs)
+    try:
+        cluster.make()
+        cluster.start("fsync=on")
+        yield cluster
+    finally:
+        cluster.end(signal.SIGINT)

@@ -1,6 +1,7 @@
 """Where does a real mosquitto come from, and a client that sees everything?
 
-Started on a loopback port that is free, in a folder of its own, and ended by its process.
+Started on a loopback port that is free, in a folder of its own, and ended by its process. It is the
+one on the path, or the one that EDGEAGENT_TEST_MOSQUITTO names.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-MOSQUITTO = shutil.which(
+MOSQUITTO = os.environ.get("EDGEAGENT_TEST_MOSQUITTO") or shutil.which(
     "mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
 )
 
@@ -75,8 +76,11 @@ class Mosquitto:
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def program(self) -> str:
         assert MOSQUITTO is not None, "no mosquitto; apt-get install mosquitto"
+        return MOSQUITTO
+
+    def start(self) -> None:
         where = str(self.variant.unix_socket or self.variant.address)
         port = 0 if self.variant.unix_socket else self.port
         lines = [
@@ -89,7 +93,7 @@ class Mosquitto:
         ]
         (self.folder / "mosquitto.conf").write_text("\n".join(lines) + "\n")
         self.process = subprocess.Popen(
-            [MOSQUITTO, "-c", str(self.folder / "mosquitto.conf")],
+            [self.program(), "-c", str(self.folder / "mosquitto.conf")],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
