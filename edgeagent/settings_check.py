@@ -49,7 +49,10 @@ def myself() -> Reader:
     """This process."""
     folder = os.environ.get("CREDENTIALS_DIRECTORY")
     groups = frozenset({*os.getgroups(), os.getegid()})
-    return Reader(os.geteuid(), groups, credentials=Path(folder) if folder else None)
+    # the kernel knows of access lists too, which systemd 257 gives to credentials
+    return Reader(
+        os.geteuid(), groups, credentials=Path(folder) if folder else None, manner="tried"
+    )
 
 
 def service(name: str = "edgeagent") -> Reader:
@@ -115,11 +118,11 @@ def _key_files(settings: Settings) -> Iterator[_Named]:
 
 
 def _faults_of_file(path: Path, kind: Literal["secret", "file"], reader: Reader) -> Iterator[str]:
+    if _is_credential(path, reader) and reader.credentials is None:
+        return  # it is there while the service runs, and for nobody else
     try:
         status = path.stat()
     except OSError as error:
-        if _is_credential(path, reader) and reader.credentials is None:
-            return  # it is there while the service runs, and for nobody else
         yield f"names {path}, which cannot be looked at ({why(error)}): {_remedy(error, reader)}"
         return
     if not stat.S_ISREG(status.st_mode):

@@ -9,20 +9,28 @@ ends the engine process by process (keeper.py).
 Whose cgroup is it? One that belongs to our user, or that systemd marked as delegated
 (`user.delegate`, `trusted.delegate`). Being root is no permission: a leaf in somebody else's tree
 (a login session, the root) would get in the way of whoever manages it. An agent in a subgroup named
-`agent` (systemd's DelegateSubgroup) makes the leaves beside that, because a group with processes
-in it may not hand controllers on. EDGEAGENT_CGROUP_ROOT names the folder for the leaves instead.
+`agent` makes the leaves beside that, because a group with processes in it may not hand controllers
+on: systemd puts a service there (DelegateSubgroup, 254 and later), else the service moves itself
+(`make_room`). EDGEAGENT_CGROUP_ROOT names the folder for the leaves instead.
+
+EDGEAGENT_ENGINE_MEMORY_MAX (bytes, or with K, M, G or T) is the most memory that one engine may
+have, the file pages that it maps included. Who sets it relies on it, so an engine that cannot be
+held to it is not started.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT_VARIABLE = "EDGEAGENT_CGROUP_ROOT"
+LIMIT_VARIABLE = "EDGEAGENT_ENGINE_MEMORY_MAX"
+_LIMIT = re.compile(r"[1-9][0-9]{0,18}[KMGT]?")
 _MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
 """Where version 2 is mounted: alone, or beside version 1."""
 _AGENT_GROUP = "agent"
@@ -40,6 +48,8 @@ class Leaf:
     reason: str | None = None
     set: tuple[str, ...] = ()
     """Files that were written."""
+    unlimited: str | None = None
+    """Why the engine is not held to the limit that was asked for; None when it is, or none was."""
 
     def kill(self) -> None:
         """End everything in it at once, where the kernel can (5.14 and later)."""
@@ -63,6 +73,24 @@ class Leaf:
 
 def make_leaf(environment: Mapping[str, str], root: Path = Path("/")) -> Leaf:
     """A fresh leaf for one engine, or the reason for none. Never raises."""
+    leaf = _made(environment, root)
+    asked = environment.get(LIMIT_VARIABLE)
+    return leaf if not asked else _limited(leaf, asked)
+
+
+def _limited(leaf: Leaf, asked: str) -> Leaf:
+    if not _LIMIT.fullmatch(asked):
+        why = "this is no amount of memory: write 12G, or bytes"
+    elif leaf.folder is None:
+        why = f"{leaf.reason}"
+    elif not _write(leaf.folder / "memory.max", asked):
+        why = "no memory controller is handed on to the engine's cgroup"
+    else:
+        return replace(leaf, set=(*leaf.set, "memory.max"))
+    return replace(leaf, unlimited=f"{LIMIT_VARIABLE} is {asked}, and cannot be kept: {why}")
+
+
+def _made(environment: Mapping[str, str], root: Path) -> Leaf:
     asked = environment.get(ROOT_VARIABLE)
     place = Place(folder=Path(asked)) if asked else find_place(root)
     if place.folder is None:
@@ -76,6 +104,25 @@ def make_leaf(environment: Mapping[str, str], root: Path = Path("/")) -> Leaf:
         leaf.remove()
         return Leaf(reason=f"{place.folder} is no cgroup that takes processes")
     return leaf
+
+
+def make_room(environment: Mapping[str, str], root: Path = Path("/")) -> None:
+    """Move this process into `agent` below its cgroup, if it is a service with that delegated.
+
+    Only the very process that systemd started does (SYSTEMD_EXEC_PID): a daemon that somebody runs
+    by hand shares its group with others. Never raises; without it there are leaves all the same,
+    and the kernel does not count their memory.
+    """
+    if environment.get("SYSTEMD_EXEC_PID") != str(os.getpid()) or ROOT_VARIABLE in environment:
+        return
+    place = find_place(root)
+    if place.folder is None or not place.folder.name.endswith(".service"):
+        return
+    if _holds(place.folder, os.getpid()):
+        own = place.folder / _AGENT_GROUP
+        with contextlib.suppress(OSError):
+            own.mkdir(exist_ok=True)
+        _write(own / "cgroup.procs", "0")
 
 
 @dataclass(frozen=True)
@@ -168,6 +215,6 @@ def _write(path: Path, text: str) -> bool:
 
 def _holds(folder: Path, pid: int) -> bool:
     try:
-        return str(pid) in (folder / "cgroup.procs").read_text(encoding="ascii").split()
+        return str(pid) in (folder / "cgroup.procs").read_text(encoding="utf-8").split()
     except OSError:
         return False

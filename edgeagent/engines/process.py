@@ -185,6 +185,9 @@ class EngineProcess:
         """Start `command`, its output appended to `log`. Raises EngineError."""
         kept = _Log.ready(log)
         leaf = make_leaf(os.environ)
+        if leaf.unlimited is not None:
+            leaf.remove()
+            raise EngineError(f"{name} was not started: {leaf.unlimited}")
         words = _Words()
         try:
             keeper = await asyncio.create_subprocess_exec(

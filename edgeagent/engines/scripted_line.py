@@ -27,7 +27,8 @@ class Line:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        with contextlib.suppress(OSError):  # emulated, as by qemu-user, a kernel stamps nothing
+            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._in = b""
