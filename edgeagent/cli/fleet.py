@@ -11,7 +11,7 @@ _EXAMPLES = """\
 examples:
   edgeagent fleet collect            store what the boxes send, and tell them so
   edgeagent fleet status             one line a box
-  edgeagent fleet report --out fleet.html
+  edgeagent fleet report -o fleet.html
   edgeagent fleet request --profile nightly --site plant7 --dry-run
 """
 

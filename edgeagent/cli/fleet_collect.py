@@ -95,8 +95,8 @@ def _count(text: str) -> int:
 def run_collect(options: argparse.Namespace) -> int:
     """Collect until somebody ends it."""
     # Here, because the parser of every other command must not pay for it.
-    from edgeagent.fleet.client import Client
     from edgeagent.fleet.collector import Around, Collector, Rules
+    from edgeagent.fleet.listener import Listener
     from edgeagent.fleet.places import layout
     from edgeagent.fleet.store import open_store
     from edgeagent.journal import journal
@@ -113,11 +113,11 @@ def run_collect(options: argparse.Namespace) -> int:
     stopping = Event()
     for which in (signal.SIGTERM, signal.SIGINT):
         signal.signal(which, lambda _signal, _frame: stopping.set())
-    client = Client(_broker(settings), rules.subscription())
+    listener = Listener(_broker(settings), rules.subscription())
     store = open_store(options.store, "collect")
     try:
         around = Around(journal(os.environ), notifier(os.environ))
-        Collector(store, client, rules, around).run(stopping)
+        Collector(store, listener, rules, around).run(stopping)
     finally:
         store.close()
     return 0

@@ -267,6 +267,11 @@ class Window:
         self.delivery = "receipt"
         return True
 
+    def step_back(self, stream: Stream, wm: int) -> None:
+        """The collector has lost what it had above `wm`: it is to be sent and receipted again."""
+        self._lanes[stream].wm = wm
+        self._from_the_front(stream)
+
     def stalled(self, now_s: float) -> tuple[Stream, ...]:
         """Return the streams whose rows should have been receipted long ago: send them again.
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from edgeagent.errors import ConfigError, UsageError
-from edgeagent.fleet.line import Arrived, Line
+from edgeagent.fleet.client import Arrived
+from edgeagent.fleet.line import Line
 from edgeagent.fleet.places import Layout
 from edgeagent.fleet.store import Store
 from edgeagent.publish.topics import Identity
@@ -150,7 +151,7 @@ def _noted(
     if not isinstance(site, str):
         return False
     said.setdefault((site, place.node), {})[place.below] = document
-    return event.kind == "retained"
+    return event.retained
 
 
 def parsed(payload: bytes) -> Mapping[str, Any] | None:

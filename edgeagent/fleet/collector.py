@@ -16,11 +16,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any
+from typing import Any, TypeAlias
 
 from edgeagent.fleet.batch import Recent
-from edgeagent.fleet.client import Arrived, Client, Subscription
+from edgeagent.fleet.client import Arrived
 from edgeagent.fleet.intake import MOST_JUMP, Incoming, Verdict, aside, judge
+from edgeagent.fleet.listener import Listener, Subscription
 from edgeagent.fleet.places import Layout
 from edgeagent.fleet.receipts import Receipts, Telling
 from edgeagent.fleet.store import (
@@ -49,6 +50,8 @@ _MOST_REFUSED = 20
 _SAY_S = 10.0
 _TIDY_S, _TIDY_IDLE_S, _HOURS_AT_ONCE = 0.5, 60.0, 20
 _STREAMS = ("R", "M")
+_Came: TypeAlias = tuple[int, Arrived]
+"""A message, and the connection that it came on."""
 
 
 @dataclass(frozen=True)
@@ -96,13 +99,13 @@ class Around:
 class Collector:
     """See the module. `run` returns when `stopping` is set."""
 
-    def __init__(self, store: Store, client: Client, rules: Rules, around: Around) -> None:
-        self._store, self._client, self._rules, self._around = store, client, rules, around
+    def __init__(self, store: Store, listener: Listener, rules: Rules, around: Around) -> None:
+        self._store, self._listener, self._rules, self._around = store, listener, rules, around
         self._receipts = Receipts(
             store,
             rules.layout,
             rules.queue,
-            Telling(client.tell, time.monotonic, _now_ms),
+            Telling(listener.tell, time.monotonic, _now_ms),
         )
         self._recent = Recent()
         self._owners: dict[str, str] = {}
@@ -118,22 +121,22 @@ class Collector:
 
     def run(self, stopping: Event) -> None:
         """Collect until somebody says stop."""
-        self._client.start()
+        self._listener.start()
         self._around.notifier.ready("connecting")
         while not stopping.is_set():
-            arrived = self._client.take(BATCH, _WAIT_S)
+            arrived = self._listener.take(BATCH, _WAIT_S)
             self._listen(arrived)
             if arrived and not self._keep(arrived, stopping):
                 break
             self._tell()
             self._say()
         self._around.notifier.stopping("stopping")
-        self._client.stop(10.0)
+        self._listener.stop(10.0)
 
-    def _listen(self, arrived: Sequence[Arrived]) -> None:
+    def _listen(self, arrived: Sequence[_Came]) -> None:
         """Connect anew if no box is heard for long: a broker can forget what we asked for."""
         now_s = time.monotonic()
-        if arrived or self._client.link.connection != "up":
+        if arrived or self._listener.link.connection != "up":
             self._heard_s = now_s
         elif self._receipts.nodes and now_s - self._heard_s > _SILENCE_S:
             self._heard_s = now_s
@@ -141,11 +144,11 @@ class Collector:
                 "fleet_silent",
                 {"text": f"no box was heard for {_SILENCE_S:.0f} s; connecting anew"},
             )
-            self._client.again()
+            self._listener.again()
 
     # ------------------------------------------------------------ storing
 
-    def _keep(self, arrived: Sequence[Arrived], stopping: Event) -> bool:
+    def _keep(self, arrived: Sequence[_Came], stopping: Event) -> bool:
         """Store and acknowledge; False if somebody said stop while the store was away."""
         retry_s = _FIRST_RETRY_S
         while True:
@@ -159,7 +162,7 @@ class Collector:
             else:
                 if retry_s > _FIRST_RETRY_S:
                     self._around.journal.info("fleet_store_back")
-                self._client.ack(list(arrived))
+                self._listener.ack(list(arrived))
                 return True
 
     def _away(self, text: str) -> None:
@@ -168,14 +171,14 @@ class Collector:
         self._around.notifier.status(text)
         self._alive()
 
-    def _store_all(self, arrived: Sequence[Arrived]) -> None:
+    def _store_all(self, arrived: Sequence[_Came]) -> None:
         verdicts = self._owned(arrived)
         try:
             self._take(verdicts)
         except RowRefusedError as error:
             self._one_by_one(arrived, str(error))
 
-    def _one_by_one(self, arrived: Sequence[Arrived], reason: str) -> None:
+    def _one_by_one(self, arrived: Sequence[_Came], reason: str) -> None:
         """Find what the database refuses by halves, and set that alone aside."""
         if len(arrived) > 1:
             middle = len(arrived) // 2
@@ -187,7 +190,7 @@ class Collector:
             # Then it is not the rows: no box may be told to forget them.
             raise StoreAwayError(f"the store refuses every row: {reason}")
         self._around.journal.error("fleet_row_refused", {"text": reason})
-        incoming = _incoming(arrived[0])
+        incoming = _incoming(arrived[0][1])
         place = self._rules.layout.place(incoming.topic)
         verdict = self._from_home(incoming, self._judged(incoming))
         row = verdict.message or verdict.telemetry
@@ -218,11 +221,11 @@ class Collector:
 
     # ------------------------------------------------------------ whose is it
 
-    def _owned(self, arrived: Sequence[Arrived]) -> list[Verdict]:
+    def _owned(self, arrived: Sequence[_Came]) -> list[Verdict]:
         """Judge what came, and whether it comes from where its box belongs."""
         verdicts = []
         told = []
-        for one in arrived:
+        for _, one in arrived:
             incoming = _incoming(one)
             verdict = self._judged(incoming)
             if verdict.told is not None:
@@ -232,7 +235,7 @@ class Collector:
                 continue
             verdicts.append(self._from_home(incoming, verdict))
         if told:
-            verdicts.append(Verdict(gaps=tuple(self._forgotten(told))))
+            self._say_forgotten(told)
         return verdicts
 
     def _judged(self, incoming: Incoming) -> Verdict:
@@ -269,8 +272,12 @@ class Collector:
             known = self._owners[node] = self._store.claim(node, site)
         return known
 
-    def _forgotten(self, told: Sequence[Verdict]) -> Iterator[GapRow]:
-        """What boxes were told to forget, and this store does not have: it is older than that."""
+    def _say_forgotten(self, told: Sequence[Verdict]) -> None:
+        """What boxes were told to forget, and this store does not have: it is older than that.
+
+        They send what they still have, and declare the rest, once they see that we go on saying
+        less (core/step_back.py).
+        """
         marks = dict(self._stored_marks())
         for verdict in told:
             if verdict.place is None or verdict.told is None:
@@ -281,7 +288,6 @@ class Collector:
                 if wm < upto <= wm + MOST_JUMP:
                     fields = {"node": key[0], "stream": stream, "first": wm + 1, "last": upto}
                     self._around.journal.warning("fleet_forgotten", fields)
-                    yield GapRow(*key, wm + 1, upto, None, "forgotten", _now_ms())
 
     def _stored_marks(self) -> Iterator[tuple[StreamKey, int]]:
         for mark in self._store.watermarks():
@@ -290,7 +296,7 @@ class Collector:
     # ------------------------------------------------------------ telling
 
     def _tell(self) -> None:
-        link = self._client.link
+        link = self._listener.link
         if link.connection != "up":
             return
         if time.monotonic() - link.subscribed_s < _BEFORE_RECEIPTS_S:
@@ -301,7 +307,7 @@ class Collector:
                 self._receipts.anew()
                 self._learn()
             if self._receipts.tick():
-                self._client.ring()
+                self._listener.ring()
             self._tidy()
         except StoreAwayError as error:
             self._away(str(error))
@@ -320,7 +326,7 @@ class Collector:
         self._owners.update(self._store.owners())
 
     def _say(self) -> None:
-        link = self._client.link
+        link = self._listener.link
         self._alive()
         if link.connection != self._connection:
             self._connection = link.connection
@@ -352,12 +358,12 @@ class Collector:
     def _sentence(self, rate: float) -> str:
         aside_ = sum(self.counts.quarantined.values())
         return (
-            f"{self._client.link.text}; {self._receipts.nodes} boxes; {rate:.0f} rows a second, "
+            f"{self._listener.link.text}; {self._receipts.nodes} boxes; {rate:.0f} rows a second, "
             f"{self.counts.stored} since the start; {aside_} set aside"
         )
 
     def _alive(self) -> None:
-        if not self._client.alive():
+        if not self._listener.alive():
             raise RuntimeError("the thread of the broker's connection has ended")
         self._around.notifier.alive()
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from edgeagent.fleet.places import Place, kind
 from edgeagent.fleet.store import (
+    TELEMETRY_KINDS,
     BootRow,
     GapRow,
     MessageRow,
@@ -46,7 +47,7 @@ _NUMBERS = frozenset({int, float})
 _CLOCKS = frozenset({"sync", "holdover", "unsync"})
 _STREAMS = frozenset({"R", "M", "L"})
 _STATES = frozenset({"online", "offline"})
-_TELEMETRY = frozenset({"edgeagent.mem_1m/1", "edgeagent.gpu_1m/1"})
+_TELEMETRY = frozenset(f"edgeagent.{name}/1" for name in TELEMETRY_KINDS)
 _STATUS, _META = "edgeagent.status/", "edgeagent.meta.node/"
 
 
@@ -148,7 +149,7 @@ def _no_number(_text: str) -> NoReturn:
     raise ValueError("NaN and Infinity are no JSON")
 
 
-_decode = partial(json.loads, parse_constant=_no_number)
+_decode = json.JSONDecoder(parse_constant=_no_number).decode
 
 
 def _clean(text: str) -> str:
@@ -404,8 +405,14 @@ def _run(whole: Verdict, head: MessageRow, document: Mapping[str, Any]) -> Verdi
         result_sha256=_optional_text(values, "result_sha256"),
         result_file=_optional_text(values, "result_file"),
         document=_json(result),
+        comparison=_listed(result.get("comparison")),
+        findings=_listed(result.get("findings")),
     )
     return whole._replace(run=run, message=head)
+
+
+def _listed(values: object) -> str | None:
+    return _json(values) if isinstance(values, list) else None
 
 
 def _gap(whole: Verdict, head: MessageRow, document: Mapping[str, Any]) -> Verdict:

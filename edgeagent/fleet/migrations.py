@@ -12,16 +12,21 @@ from typing import Literal
 from edgeagent.errors import UsageError
 from edgeagent.fleet.store import Dialect, Purpose
 
+_PART = "CASE WHEN json_valid(document) THEN json_extract(document, '$.{}') END"
 _WORDS: Mapping[Dialect, Mapping[str, str]] = {
     "sqlite": {
         "json": "TEXT",
         "id": "INTEGER PRIMARY KEY AUTOINCREMENT",
         "box_in_key": "",
+        "comparison": _PART.format("comparison"),
+        "findings": _PART.format("findings"),
     },
     "postgres": {
         "json": "JSONB",
         "id": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
         "box_in_key": "",
+        "comparison": "document -> 'comparison'",
+        "findings": "document -> 'findings'",
     },
 }
 
@@ -202,6 +207,12 @@ CREATE TABLE quarantine (
   n BIGINT NOT NULL DEFAULT 1
 );
 CREATE UNIQUE INDEX quarantine_once ON quarantine (topic, reason);
+""",
+    # So that views need not unpack the documents of all boxes for two small parts of them.
+    """
+ALTER TABLE run ADD COLUMN comparison {json};
+ALTER TABLE run ADD COLUMN findings {json};
+UPDATE run SET comparison = {comparison}, findings = {findings};
 """,
 )
 

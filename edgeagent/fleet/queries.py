@@ -325,7 +325,7 @@ class Said:
 
 
 _SAID = """
-SELECT n.node, n.class, {comparison}, {findings}
+SELECT n.node, n.class, r.comparison, r.findings
 FROM node n JOIN run r ON r.node = n.node AND r.run_id = {newest}
 WHERE {boxes} ORDER BY n.site, n.node
 """
@@ -333,23 +333,12 @@ WHERE {boxes} ORDER BY n.site, n.node
 
 def said(store: Store, chosen: Chosen = EVERY) -> Said:
     """Comparisons and findings of each box's newest result; the documents stay in the database."""
-    sql = _SAID
-    for name in ("comparison", "findings"):
-        sql = sql.replace(f"{{{name}}}", _part(store.dialect, name))
     crossings: list[Crossing] = []
     doubts: list[Doubt] = []
-    for node, box_class, comparison, findings in chosen.ask(store, sql):
+    for node, box_class, comparison, findings in chosen.ask(store, _SAID):
         crossings += _crossings(str(node), _word(box_class) or "", _json(comparison))
         doubts += _doubts(str(node), _json(findings))
     return Said(tuple(crossings), tuple(doubts))
-
-
-def _part(dialect: Dialect, name: str) -> str:
-    """A part of a result's document, so that the rest of it need not be sent."""
-    if dialect == "postgres":
-        return f"r.document -> '{name}'"
-    # One document that is no JSON would end the whole question.
-    return f"CASE WHEN json_valid(r.document) THEN json_extract(r.document, '$.{name}') END"
 
 
 def _crossings(node: str, box_class: str, comparison: object) -> Iterator[Crossing]:

@@ -20,17 +20,8 @@ from pydantic import ValidationError
 from edgeagent.core.rollout import Answer, Limits, Rollout, rollout
 from edgeagent.errors import UnreachableError, UsageError
 from edgeagent.fleet.choosing import Candidate, named
-from edgeagent.fleet.line import (
-    DENIED,
-    NOBODY_LISTENS,
-    Arrived,
-    Back,
-    Event,
-    Letter,
-    Line,
-    Lost,
-    Taken,
-)
+from edgeagent.fleet.client import DENIED, FIRST_FAILURE, NOBODY_LISTENS, Arrived, Letter
+from edgeagent.fleet.line import Back, Event, Line, Lost, Taken
 from edgeagent.fleet.places import Layout
 from edgeagent.publish.command_messages import CmdCancel, CmdSweep
 from edgeagent.publish.messages import Ack
@@ -38,7 +29,6 @@ from edgeagent.publish.signature import Key, signed
 from edgeagent.publish.topics import Identity
 
 LONGEST_S = 24 * 3600
-_FIRST_FAILURE = 0x80
 _MOST_ACK_BYTES = 65_536
 _LOST_FOR_GOOD_S = 300.0
 _LOOK_S = 0.25
@@ -212,7 +202,7 @@ class _Pursuit:
             document = self.errand.document(name, time.time_ns() // 1_000_000)
             payload = json.dumps(document, separators=(",", ":")).encode()
             topic = self.errand.topic(self.who[name], "cmd")
-            self.line.say(Letter(topic, payload, name, expiry_s=self.errand.expires_s))
+            self.line.say(name, Letter(topic, payload, expiry_s=self.errand.expires_s))
             self._move(self.state.asked(name, now_ms))
 
     def _hear(self, event: Event) -> None:
@@ -252,7 +242,7 @@ def _taken(state: Rollout, event: Taken) -> Rollout:
         return state.undelivered(
             event.token, "the broker denies us its cmd topic: use an operator's certificate"
         )
-    if event.code >= _FIRST_FAILURE:
+    if event.code >= FIRST_FAILURE:
         return state.undelivered(event.token, f"the broker took it not (reason {event.code:#04x})")
     return state
 

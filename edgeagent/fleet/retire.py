@@ -14,14 +14,14 @@ from typing import Literal
 
 from edgeagent.errors import UnreachableError, UsageError
 from edgeagent.fleet.choosing import Choice, candidate, filters, parsed
-from edgeagent.fleet.line import DENIED, Arrived, Letter, Line, Lost, Taken
+from edgeagent.fleet.client import DENIED, FIRST_FAILURE, Arrived, Letter
+from edgeagent.fleet.line import Line, Lost, Taken
 from edgeagent.fleet.places import Layout
 from edgeagent.fleet.store import Store
 from edgeagent.publish.topics import Identity
 
 _QUIET_S = 1.5
 _LONGEST_S = 30.0
-_FIRST_FAILURE = 0x80
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def _retained(line: Line, places: Layout, node: str, site: str | None) -> Mappin
         for event in line.wait(0.1):
             if isinstance(event, Lost):
                 raise UnreachableError(f"{event.text}: what is retained there cannot be known")
-            if isinstance(event, Arrived) and event.kind == "retained" and event.payload:
+            if isinstance(event, Arrived) and event.retained and event.payload:
                 found[event.topic] = event.payload
                 last = time.monotonic()
     return found
@@ -75,14 +75,14 @@ def clear(line: Line, left: Leftovers, patience_s: float = 60.0) -> None:
     """Take every one of them away. Raises UnreachableError with what could not be cleared."""
     waiting = set(left.topics)
     for topic in left.topics:
-        line.say(Letter(topic, b"", topic, keep="retained"))
+        line.say(topic, Letter(topic, b"", "retained"))
     denied: list[str] = []
     deadline = time.monotonic() + patience_s
     while waiting and time.monotonic() < deadline:
         for event in line.wait(0.5):
             if isinstance(event, Taken):
                 waiting.discard(event.token)
-                if event.code >= _FIRST_FAILURE:
+                if event.code >= FIRST_FAILURE:
                     denied.append(f"{event.token} ({_why(event.code)})")
     if denied or waiting:
         which = sorted(denied) or [f"{topic} (no answer)" for topic in sorted(waiting)]

@@ -23,6 +23,9 @@ Purpose = Literal["collect", "write", "read"]
 StreamKey: TypeAlias = tuple[str, str, str]
 """Node, epoch, stream."""
 
+TELEMETRY_KINDS = ("mem_1m", "gpu_1m")
+"""Minutes that table telemetry has; of any other kind a row is kept as it came."""
+
 DEFAULT_URL = "sqlite:///var/lib/edgeagent-fleet/fleet.db"
 
 
@@ -103,7 +106,11 @@ class PointRow(NamedTuple):
 
 
 class RunRow(NamedTuple):
-    """A result; `document` is JSON of the result itself, `class_` the box's (result.box.class)."""
+    """A result; `document` is JSON of the result itself, `class_` the box's (result.host.class).
+
+    `comparison` and `findings` are those of the document: nobody has to read the whole of it for
+    their sake.
+    """
 
     node: str
     run_id: str
@@ -119,6 +126,8 @@ class RunRow(NamedTuple):
     result_sha256: str | None
     result_file: str | None
     document: str
+    comparison: str | None = None
+    findings: str | None = None
 
 
 class GapRow(NamedTuple):
@@ -261,7 +270,7 @@ class Store(Protocol):
     def tidy(self, now_ms: int, keep_ms: int, most: int) -> int:
         """Sum hours of telemetry up, `most` at a time, and return how many it were.
 
-        Of the boxes of those hours, minutes older than `keep_ms` are dropped.
+        Where nothing else is due, some of what is too old is dropped: minutes after `keep_ms`.
         """
         ...
 

@@ -294,7 +294,8 @@ def _migrate(connection: psycopg.Connection[Any], where: str, purpose: Purpose) 
         return
     timescale = _timescale(connection)
     with connection.transaction():
-        # One of several collectors that start together lays the tables out.
+        # One of several collectors that start together lays the tables out, however long it takes.
+        connection.execute("SET LOCAL statement_timeout = 0")
         connection.execute(f"SELECT pg_advisory_xact_lock({_LAYOUT_LOCK})")
         connection.execute(
             "CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)"

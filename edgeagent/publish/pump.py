@@ -23,6 +23,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from edgeagent.core.delivery import Entry, Row, Stamp, Stream
+from edgeagent.core.step_back import StepBack, Told
 from edgeagent.core.window import STREAMS, Key, Verdict, Window
 from edgeagent.errors import BusyError, EdgeAgentError
 from edgeagent.publish import status
@@ -103,6 +104,7 @@ class Pump:
         self._thread = threading.Thread(target=self._run, name="mqtt-pump", daemon=True)
         # the pump thread's own from here on
         self._window = Window(manner.limits, manner.setting)
+        self._less = StepBack(manner.limits.no_progress_s)
         self._retained: dict[str, _Retained] = {}
         self._up: Up | None = None
         self._session_n = 0
@@ -375,9 +377,27 @@ class Pump:
         if settled:
             self._store.put("delivery", "receipt")
             self._around.note("mqtt_receipts", {"epoch": receipt.epoch})
+        if not settled:
+            self._step_back(receipt)
         self._store.receipt(receipt.wm, self._epoch)
         if settled:
             self._window.look_again()  # because what the collector never saw is new again
+
+    def _step_back(self, receipt: Receipt) -> None:
+        """Send again what a collector has lost that was restored from a backup."""
+        had = self._store.confirmed()
+        for stream in STREAMS:
+            upto = receipt.wm.get(stream)
+            if upto is None or receipt.ts is None:
+                continue
+            told = Told(stream, upto, receipt.ts)
+            if self._less.heard(told, had[stream], self._around.now_s()):
+                rows = self._store.step_back(stream, upto, self._epoch)
+                self._window.step_back(stream, upto)
+                self._around.note(
+                    "mqtt_step_back",
+                    {"stream": stream, "first": upto + 1, "last": had[stream], "rows": rows},
+                )
 
     # ------------------------------------------------------------ sending
 
@@ -386,6 +406,7 @@ class Pump:
         if self._store.epoch != self._epoch:
             self._epoch = self._store.epoch
             self._window.new_epoch()
+            self._less = StepBack(self._manner.limits.no_progress_s)
         self._window.reopen(now_s)
         if now_s - self._front_s >= _LOOK_AGAIN_S:
             self._front_s = now_s

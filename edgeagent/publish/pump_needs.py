@@ -76,6 +76,14 @@ class Store(Protocol):
         """Let go of everything up to the watermark."""
         ...
 
+    def confirmed(self) -> Mapping[Stream, int]:
+        """Return how far a collector has confirmed each stream."""
+        ...
+
+    def step_back(self, stream: Stream, wm: int, epoch: str) -> int:
+        """Make what is there above a watermark new again, declare the rest."""
+        ...
+
     def rewind(self, stream: Stream) -> int:
         """Make sent rows new again."""
         ...

@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from edgeagent.core.delivery import Entry, Row, Stream
 from edgeagent.core.eviction import Span, SpoolLimits
+from edgeagent.core.window import STREAMS
 from edgeagent.errors import EdgeAgentError
 from edgeagent.publish import spool_commands as commands
 from edgeagent.publish import spool_rows as rows
@@ -175,6 +176,21 @@ class Spool:
         released = self._mark(epoch, lambda db: self._receipt(db, wm))
         self._do(self._store.tidy)
         return released
+
+    def confirmed(self) -> dict[Stream, int]:
+        """Return how far a collector has confirmed each stream. Raises SpoolUnavailable."""
+        return self._do(
+            lambda: self._store.read(
+                lambda db: {stream: rows.number(db, stream, "wm") for stream in STREAMS}
+            )
+        )
+
+    def step_back(self, stream: Stream, wm: int, epoch: str | None = None) -> int:
+        """A collector has lost what it had above `wm`; return how many rows are sent again.
+
+        What is no longer here is declared. Raises SpoolFull, SpoolUnavailable.
+        """
+        return self._mark(epoch, lambda db: rows.step_back(db, stream, wm, self._home.stamp()))
 
     def rewind(self, stream: Stream) -> int:
         """Make the sent rows above the watermark new again (go-back-N); return how many.

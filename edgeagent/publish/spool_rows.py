@@ -232,6 +232,18 @@ def confirm(db: sqlite3.Connection, stream: Stream, wm: int, stamp: Stamp) -> in
     return retire_confirmed(db, stream, wm, stamp.ts_ms)
 
 
+def step_back(db: sqlite3.Connection, stream: Stream, wm: int, stamp: Stamp) -> int:
+    """A collector lost what it had above `wm`: send again what is there, declare what is not.
+
+    Return how many rows are sent again.
+    """
+    had = number(db, stream, "wm")
+    if wm >= had:
+        return 0
+    db.execute("UPDATE streams SET wm = ? WHERE stream = ?", (wm, stream))
+    return resend(db, stream, Span(wm + 1, had), stamp)
+
+
 def acknowledge(db: sqlite3.Connection, stream: Stream, seqs: list[int], now_ms: int) -> int:
     """Let rows go on the broker's word alone; return how many."""
     if not seqs:

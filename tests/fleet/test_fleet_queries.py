@@ -60,9 +60,11 @@ def point(node: str, run: str, at_ms: int, rate: float | None, place: int = 0) -
 
 
 def run(node: str, run_id: str, at_ms: int, document: object) -> RunRow:
+    parts = document if isinstance(document, dict) else {}
     return RunRow(
         node, run_id, "e1", at_ms % 10_000, "complete", "whole", None, None, "cpu", at_ms, at_ms,
         None, None, json.dumps(document),
+        json.dumps(parts.get("comparison")), json.dumps(parts.get("findings")),
     )  # fmt: skip
 
 

@@ -121,7 +121,10 @@ def test_a_live_reading_is_looked_at_and_not_stored() -> None:
 
 
 def test_a_result_becomes_a_run_and_its_levels_become_points() -> None:
-    result = {"started_at": "2026-11-30T08:00:00Z", "host": {"class": "uma-nvgpu"}, "levels": []}
+    result = {
+        "started_at": "2026-11-30T08:00:00Z", "host": {"class": "uma-nvgpu"}, "levels": [],
+        "comparison": [{"metric": "a"}], "findings": "none",
+    }  # fmt: skip
     run = _judge(
         payload(
             "edge-1",
@@ -132,6 +135,7 @@ def test_a_result_becomes_a_run_and_its_levels_become_points() -> None:
     ).run
     assert run is not None
     assert (run.run_id, run.class_, json.loads(run.document)) == ("A", "uma-nvgpu", result)
+    assert (run.comparison, run.findings) == ('[{"metric":"a"}]', None)
     point = _judge(
         payload(
             "edge-1",

@@ -1,5 +1,6 @@
 """One suite for both stores: what holds for SQLite holds for PostgreSQL."""
 
+import json
 import random
 import threading
 from collections.abc import Iterator
@@ -264,6 +265,24 @@ def test_a_newer_store_is_left_alone(databases: Fresh) -> None:
             open_store(url, purpose)
 
 
+def test_a_store_of_the_first_layout_is_brought_up_to_date(databases: Fresh) -> None:
+    url = databases()
+    document = '{"comparison": [{"metric": "a"}], "findings": [1, 2]}'
+    with closing(open_store(url, "write")) as made:
+        made.take(Batch(runs=[_run(1, "complete")._replace(document=document)]))
+        for column in ("comparison", "findings"):
+            made.change(f"ALTER TABLE run DROP COLUMN {column}")
+        if made.dialect == "postgres":
+            made.change("UPDATE meta SET value = '1'")
+        else:
+            made.query("PRAGMA user_version = 1")
+    with pytest.raises(UsageError, match="brings it up to date"):
+        open_store(url, "read")
+    with closing(open_store(url, "write")) as made:
+        (found,) = made.query("SELECT comparison, findings FROM run")
+        assert [json.loads(part) for part in found] == [[{"metric": "a"}], [1, 2]]
+
+
 def test_two_writers_of_one_stream_arrive_at_one_watermark(databases: Fresh) -> None:
     url = databases()
     with closing(open_store(url, "write")) as left, closing(open_store(url, "write")) as right:
@@ -337,13 +356,3 @@ def _marked_ms(store: Store, batch: Batch) -> int:
     """Take a batch; return when its hours were marked, by the clock of the store."""
     store.take(batch)
     return int(store.query("SELECT max(marked_ms) FROM stale_hour")[0][0])
-
-
-def test_old_minutes_go_once_everything_below_them_is_stored(store: Store) -> None:
-    rows = [minute(1, ts_ms=5, rx_ms=5), minute(2, ts_ms=90_000, rx_ms=90_000)]
-    ahead = minute(4, ts_ms=6, rx_ms=6)
-    hours = [HourMark("edge-1", "mem_1m", 0)]
-    now_ms = _marked_ms(store, Batch(telemetry=[*rows, ahead], hours=hours, now_ms=1))
-    then = now_ms + RIPE_MS + 1
-    assert store.tidy(then, then - 1_000, 9) == 1
-    assert store.query("SELECT seq FROM telemetry ORDER BY seq") == [(2,), (4,)]

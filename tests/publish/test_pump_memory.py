@@ -149,6 +149,34 @@ def test_rows_that_nobody_confirms_are_sent_again_after_half_a_minute_then_more_
         until(lambda: rows_in(broker) == [1, 2, 1, 2, 1, 2], "and again after a minute")
 
 
+def test_results_that_a_restored_collector_lacks_are_sent_again_and_telemetry_is_declared(
+    tmp_path: Path,
+) -> None:
+    broker = FakeBroker()
+    with fake_rig(tmp_path, broker, quick(setting="receipt")) as rig:
+        rig.commit(4)
+        rig.commit(3, "M")
+        until(lambda: rig.pump.state().unreceipted == 7, "all are sent")
+        epoch = rig.spool.epoch
+        broker.deliver(TOPICS.receipts, receipt(epoch, r=4, m=3, ts=1_000))
+        until(lambda: rig.spool.stats().rows == 0, "all are receipted")
+        broker.deliver(TOPICS.receipts, receipt(epoch, r=2, m=1, ts=2_000))
+        rig.settled()
+        assert rows_in(broker) == [1, 2, 3, 4]
+        rig.advance(31)
+        broker.deliver(TOPICS.receipts, receipt(epoch, r=2, m=1, ts=33_000))
+        until(lambda: rows_in(broker) == [1, 2, 3, 4, 3, 4, 5], "two again, and what is lost")
+        gap = json.loads(next(m.payload for m in broker.got if is_kind(m, "e/gap")))
+        assert gap["v"] == {"stream": "M", "from": 2, "to": 3, "n": 2, "reason": "not_kept"}
+        assert len(rig.noted("mqtt_step_back")) == 2
+        until(lambda: rig.pump.state().unreceipted == 3, "they wait for their receipt")
+        # They may get lost on the way, as any row.
+        rig.advance(31)
+        until(lambda: rows_in(broker)[7:] == [3, 4, 5], "they are sent once more")
+        broker.deliver(TOPICS.receipts, receipt(epoch, r=5, m=3, ts=99_000))
+        until(lambda: rig.spool.stats().rows == 0, "all are receipted")
+
+
 def test_no_more_rows_are_under_way_than_the_collector_wants(tmp_path: Path) -> None:
     broker = FakeBroker()
     with fake_rig(tmp_path, broker, quick(setting="receipt", unreceipted=10)) as rig:

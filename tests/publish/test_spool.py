@@ -194,6 +194,38 @@ def test_confirmed_results_can_be_sent_again_and_telemetry_is_declared_gone(path
     spool.close()
 
 
+def test_what_a_collector_has_lost_is_sent_again_as_far_as_it_is_there(path: Path) -> None:
+    spool = with_telemetry(path, 4)
+    for i in range(4):
+        spool.commit(entry("R", i))
+    spool.sent("R", [1, 2, 3, 4])
+    spool.sent("M", [1, 2, 3])
+    spool.receipt({"R": 4, "M": 3})
+    assert spool.confirmed() == {"R": 4, "M": 3}
+    assert spool.step_back("R", 2) == 2
+    assert spool.step_back("M", 1) == 0
+    assert spool.confirmed() == {"R": 2, "M": 1}
+    assert numbers_of(spool, "R") == [3, 4, 5]
+    assert numbers_of(spool, "M") == [4]
+    assert gaps_of(spool) == [{"stream": "M", "from": 2, "to": 3, "n": 2, "reason": "not_kept"}]
+    spool.sent("R", [3, 4, 5])
+    assert spool.stats().streams["R"].rows == 3, "they wait for a receipt, as any row"
+    spool.receipt({"R": 5, "M": 3})
+    assert spool.stats().streams["R"].rows == 0
+    assert spool.step_back("R", 9) == 0
+    assert spool.confirmed() == {"R": 5, "M": 3}
+    spool.close()
+
+
+def test_a_step_back_of_another_life_changes_nothing(path: Path) -> None:
+    spool = with_telemetry(path, 2)
+    spool.sent("M", [1, 2])
+    spool.receipt({"M": 2})
+    assert spool.step_back("M", 0, "00000000") == 0
+    assert (spool.confirmed()["M"], gaps_of(spool)) == (2, [])
+    spool.close()
+
+
 def test_a_row_that_is_parked_while_it_is_sent_again_is_declared_too(path: Path) -> None:
     spool = with_telemetry(path, 3)
     spool.sent("M", [1, 2, 3])

@@ -47,6 +47,9 @@ class Collector:
             stream, numbers = covered(value)
             self.closed[stream] |= numbers
 
+    def copy(self) -> Collector:
+        return Collector(dict(self.rows), {s: set(its) for s, its in self.closed.items()})
+
     def watermark(self, stream: Stream) -> int:
         at = 0
         while (stream, at + 1) in self.rows or at + 1 in self.closed[stream]:
@@ -78,6 +81,7 @@ class SpoolLife(RuleBasedStateMachine):
         self.spools = [opened(self.path, SMALL, clock=self.clock)]
         self.epoch = self.spools[0].epoch
         self.collector = Collector()
+        self.backup = Collector()
         self.count = 0
         self.unwritten: dict[int, list[int]] = {0: [], 1: []}
         self.committed: dict[tuple[Stream, int], int] = {}
@@ -154,6 +158,17 @@ class SpoolLife(RuleBasedStateMachine):
         self.trusted = {key for key in self.trusted if key[0] not in some}
         if "R" in some:
             self.told_to_the_broker = set()
+
+    @rule()
+    def back_the_collector_up(self) -> None:
+        self.backup = self.collector.copy()
+
+    @precondition(lambda self: self.mode == "receipt")
+    @rule(which=st.integers(0, 1))
+    def restore_the_collector(self, which: int) -> None:
+        self.collector = self.backup.copy()
+        for stream in STREAMS:
+            self.spool(which).step_back(stream, self.collector.watermark(stream), self.epoch)
 
     @rule(stream=streams)
     def reconnect(self, stream: Stream) -> None:
