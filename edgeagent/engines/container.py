@@ -2,8 +2,8 @@
 
 `docker run ... IMAGE` is only a client: the engine is a child of the container's runtime, so ending
 the client ends nothing for sure. The container therefore gets a name (unless the operator named
-it), is stopped by that name, and removed when it does not go. Docker, Podman and nerdctl share the
-words used here.
+it), is stopped by that name, and removed when it does not go; one that a killed agent has left is
+ended before the next starts (leftover.py). Docker, Podman and nerdctl share the words used here.
 
 The engine listens on the host's loopback at a port of our choice, so the operator's command needs
 `--network host`; the model's folder must be mounted at its own path.
@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from edgeagent.engines import leftover
+from edgeagent.engines.leftover import LABEL
 from edgeagent.engines.process import GRACE_S, EngineProcess
 from edgeagent.errors import UsageError
 
@@ -86,11 +88,15 @@ class Container:
     named_by_us: bool
     passed: Mapping[str, str] = field(default_factory=dict)
     """Environment that has to reach the engine inside."""
+    agent: str | None = None
+    """Whose it is, for its label."""
 
     @property
     def argv(self) -> tuple[str, ...]:
         """The launch line with our name and environment in it."""
-        added = ("--name", self.name) if self.named_by_us else ()
+        added: tuple[str, ...] = ("--name", self.name) if self.named_by_us else ()
+        if self.agent is not None:
+            added = (*added, "--label", f"{LABEL}={self.agent}")
         environment = tuple(
             word for name, value in self.passed.items() for word in ("-e", f"{name}={value}")
         )
@@ -118,7 +124,12 @@ def container_of(command: Sequence[str], passed: Mapping[str, str]) -> Container
     if launcher[-1] == "container":
         launcher = launcher[:-1]
     return Container(
-        launcher, arguments, name or f"edgeagent-{uuid.uuid4().hex[:12]}", name is None, passed
+        launcher=launcher,
+        arguments=arguments,
+        name=name or f"edgeagent-{uuid.uuid4().hex[:12]}",
+        named_by_us=name is None,
+        passed=passed,
+        agent=leftover.myself(),
     )
 
 
@@ -136,6 +147,7 @@ async def start_process(
     container = container_of(command, passed or {})
     if container is None:
         return await EngineProcess.start(name, command, environment, log)
+    await leftover.end_left(container.launcher, environment)
     client = await EngineProcess.start(name, container.argv, environment, log)
     return Contained(client, container, environment)
 
@@ -232,26 +244,8 @@ class Contained:
 
     async def _tell(self, *words: str) -> str | None:
         """What the launcher answers about our container; None when it fails or does not answer."""
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *(*self._container.launcher, *words, self._container.name),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                env=self._environment,
-            )
-        except OSError:
-            return None
-        try:
-            said, _ = await asyncio.wait_for(process.communicate(), _ASK_S + GRACE_S)
-        except asyncio.TimeoutError:
-            return None
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-        return said.decode("utf-8", "replace").strip() if process.returncode == 0 else None
+        command = (*self._container.launcher, *words, self._container.name)
+        return await leftover.told(command, self._environment, _ASK_S + GRACE_S)
 
     async def _gone(self) -> None:
         """Wait for the end of the container's first process; insist where that is allowed."""

@@ -93,6 +93,10 @@ class RunReader:
             if low <= sample.at_ns and (to_ns is None or sample.at_ns <= to_ns):
                 yield sample
 
+    def all_samples(self) -> Iterator[MemorySample]:
+        """Yield every sample of the run, in the order in which they were taken."""
+        yield from self._parsed(SAMPLES, whole_lines(self.path / SAMPLES), sample_from)
+
     def cells(self) -> tuple[Mapping[str, object], ...]:
         """Return the finished cells; of two lines for one cell, the later."""
         kept: dict[object, Mapping[str, object]] = {}

@@ -3,6 +3,7 @@
     stand_in_docker.py daemon SOCKET        starts, stops and knows the containers
     stand_in_docker.py run --name N IMAGE   as `docker run`: waits, and passes the output on
     stand_in_docker.py stop|kill|rm|inspect ... N
+    stand_in_docker.py ps ...               the names of those that have a label
 
 The socket is named by STAND_IN_SOCKET; an image is a python module. Every request is written to
 SOCKET.calls; words in STAND_IN_BROKEN name the commands that fail.
@@ -22,12 +23,14 @@ import time
 from pathlib import Path
 
 containers: dict[str, subprocess.Popen[bytes]] = {}
+labels: dict[str, str] = {}
 
 
 def run(asked: dict[str, object], name: str) -> int:
     command, inside = asked["command"], asked["environment"]
     assert isinstance(command, list)
     assert isinstance(inside, dict)
+    labels[name] = str(asked["label"])
     with Path(str(asked["output"])).open("ab") as output:
         containers[name] = subprocess.Popen(
             [sys.executable, "-m", *command],
@@ -43,9 +46,13 @@ def answer(asked: dict[str, object]) -> object:
     what, name = asked["what"], str(asked["name"])
     if what == "run":
         return run(asked, name)
+    if what == "ps":
+        return "\n".join(labels)
     container = containers.get(name)
     if container is None:
         return None
+    if what == "inspect" and "Labels" in str(asked["words"]):
+        return labels[name].partition("=")[2]
     if what == "inspect":
         return container.pid if container.poll() is None else 0
     if what == "stop":
@@ -56,6 +63,8 @@ def answer(asked: dict[str, object]) -> object:
     if container.poll() is None:
         os.killpg(container.pid, signal.SIGKILL)
         container.wait()
+    if what == "rm":
+        labels.pop(name, None)
     return 0
 
 
@@ -93,15 +102,16 @@ def client(words: list[str]) -> int:
     if what in os.environ.get("STAND_IN_BROKEN", "").split():
         return 1
     asked: dict[str, object] = {"what": what, "words": words, "environment": {}, "grace": 10}
+    asked["label"] = ""
     environment: dict[str, str] = {}
     while rest and rest[0].startswith("-"):
         option = rest.pop(0)
-        if option in ("--name", "-e", "-t", "-f", "--network") and (
+        if option in ("--name", "--label", "-e", "-t", "-f", "--network") and (
             what == "run" or option != "-f"
         ):
             value = rest.pop(0)
-            if option == "--name":
-                asked["name"] = value
+            if option in ("--name", "--label"):
+                asked[option.strip("-")] = value
             elif option == "-e":
                 key, _, text = value.partition("=")
                 environment[key] = text
@@ -114,7 +124,7 @@ def client(words: list[str]) -> int:
         asked["output"] = str(Path("/proc/self/fd/1").readlink())
         status = ask(asked)
         return status if isinstance(status, int) and status >= 0 else 137
-    said = ask({**asked, "name": rest[-1]})
+    said = ask({**asked, "name": rest[-1] if rest else ""})
     if said is None:
         return 1
     print(said)

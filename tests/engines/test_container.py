@@ -16,6 +16,7 @@ from engine_places import eventually, exists, living, scripted_vllm
 
 from edgeagent.core.model import EngineConfig
 from edgeagent.engines.container import container_of, launches, start_process, tree_of
+from edgeagent.engines.leftover import LABEL, end_left, has_gone, myself
 from edgeagent.engines.vllm import VllmEngine, VllmServer, members
 from edgeagent.errors import UsageError
 
@@ -44,7 +45,9 @@ def test_a_container_gets_a_name_and_its_environment(command: str, line: str, st
     found = container_of(command.split(), {"A": "1"})
     assert found is not None
     assert found.name.startswith("edgeagent-")
-    assert " ".join(found.argv).replace(found.name, "N") == line
+    label = f" --label {LABEL}={myself()}"
+    assert label in " ".join(found.argv)
+    assert " ".join(found.argv).replace(found.name, "N").replace(label, "") == line
     assert " ".join(found.launcher) == stop
 
 
@@ -53,7 +56,7 @@ def test_the_operators_own_name_is_kept(form: tuple[str, ...]) -> None:
     found = container_of(("docker", "run", *form, "image"), {})
     assert found is not None
     assert found.name == "mine"
-    assert found.argv == ("docker", "run", *form, "image")
+    assert found.argv == ("docker", "run", "--label", f"{LABEL}={myself()}", *form, "image")
 
 
 def test_no_two_containers_have_one_name() -> None:
@@ -136,7 +139,7 @@ async def test_an_engine_in_a_container_is_seen_and_stopped_by_name(
     pids = server.pids()
     await engine.stop()
     assert not any(living(pid) for pid in pids)
-    asked = [line for line in docker.asked() if not line.startswith(("run", "inspect"))]
+    asked = [line for line in docker.asked() if not line.startswith(("run", "inspect", "ps"))]
     assert asked == ["stop -t 5", "rm -f"]
     await engine.stop()  # twice is once
     assert docker.asked()[-1] == "rm -f"
@@ -181,6 +184,69 @@ async def test_a_launcher_that_dies_does_not_leave_its_container(
 
 def _line(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+AGENT = """
+import asyncio, os, sys
+from pathlib import Path
+from edgeagent.engines.container import start_process
+
+async def main():
+    process = await start_process("engine", sys.argv[2:], dict(os.environ), Path(sys.argv[1]))
+    while len(process.pids()) < 2:
+        await asyncio.sleep(0.02)
+    print(*process.pids(), flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+SLEEPS = "timeit", "-n1", "-r1", "__import__('time').sleep(600)"
+
+
+async def test_what_a_killed_agent_left_is_ended_before_the_next_start(
+    docker: Docker, tmp_path: Path
+) -> None:
+    agent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", AGENT, str(tmp_path / "left.log"), *docker.command, *SLEEPS,
+        stdout=asyncio.subprocess.PIPE, env=docker.environment,
+    )  # fmt: skip
+    try:
+        assert agent.stdout is not None
+        line = await asyncio.wait_for(agent.stdout.readline(), 60)
+    finally:
+        agent.kill()
+        await agent.wait()
+    pids = [int(word) for word in line.split()]
+    (inside,) = (pid for pid in pids if exists(pid) and b"stand_in" not in _line(pid))
+    assert living(inside)  # its agent has gone, and the runtime does not know
+    ours = await start_process(
+        "engine", (*docker.command, *SLEEPS), docker.environment, tmp_path / "log"
+    )
+    try:
+        assert not living(inside)
+        # Ours has an agent: another start leaves it alone.
+        assert await eventually(lambda: len(ours.pids()) >= 2)
+        assert await end_left(docker.command[:1], docker.environment) == ()
+        assert ours.death() is None
+    finally:
+        await ours.stop()
+
+
+async def test_a_launcher_that_lists_nothing_is_no_trouble(docker: Docker) -> None:
+    docker.environment["STAND_IN_BROKEN"] = "ps"
+    assert await end_left(docker.command[:1], docker.environment) == ()
+    assert await end_left(("/nowhere/docker",), docker.environment) == ()
+
+
+def test_only_of_an_agent_of_this_boot_and_namespace_is_known_that_it_has_gone() -> None:
+    we = myself()
+    assert we is not None
+    boot, namespace, pid, started = we.split("/")
+    assert not has_gone(we, we)
+    assert has_gone(f"{boot}/{namespace}/{pid}/{int(started) + 1}", we)  # its number was used again
+    assert not has_gone(f"another-boot/{namespace}/{pid}/1", we)
+    assert not has_gone(f"{boot}/1{namespace}/{pid}/1", we)
+    assert not any(has_gone(text, we) for text in ("", "mine", f"{boot}/{namespace}/x/1"))
 
 
 async def test_a_launcher_that_fails_is_quoted(docker: Docker, tmp_path: Path) -> None:
