@@ -47,7 +47,7 @@ def test_a_process_name_may_hold_anything() -> None:
     text = (
         "812 (evil) S 1 (x) R 1 812 812 0 -1 4194304 100 0 0 0 70 20 6 4 20 0 1 0 5 1000 10 18446"
     )
-    assert parse_process(text) == ProcessTicks("evil) S 1 (x", 100)
+    assert parse_process(text) == ProcessTicks("evil) S 1 (x", 100, 10)
 
 
 def test_what_is_left_after_our_own_is_foreign() -> None:
@@ -88,6 +88,8 @@ def test_names_are_added_up_and_ours_left_out() -> None:
         4: ProcessTicks("sh", 0),
         5: ProcessTicks("new", 5 * hz),  # since when is not known
     }
+    # A shell that buries a child of many seconds has not used them in this moment.
+    later[4] = ProcessTicks("sh", 500 * hz, 500 * hz)
     assert busiest_foreign(first, later, {0}, seconds=2.0) == (("cc1", 1.0), ("Xorg", 0.25))
     assert busiest_foreign(first, later, {0}, seconds=2.0, most=1) == (("cc1", 1.0),)
 

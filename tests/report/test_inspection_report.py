@@ -139,18 +139,43 @@ def test_a_check_up_has_its_worst_first_each_with_what_to_do() -> None:
     text = render_doctor({"host": HOST, "checks": checks}, 80)
 
     assert [line.split()[0] for line in text.splitlines() if "text of" in line] == [
-        "fault",
-        "missing",
+        "failed",
+        "absent",
         "ok",
     ]
     assert "→ reboot" in text
-    assert text.endswith("1 fault, 0 warnings.\n")
+    assert text.endswith("1 failed, 0 notes.\n")
 
 
 def test_a_sound_box_is_told_so() -> None:
     text = render_doctor({"host": HOST, "checks": [check("a", "ok")]}, 80)
 
-    assert text.endswith("No faults, no warnings: this box is fit to measure with.\n")
+    assert text.endswith("Nothing failed: this box is fit to measure with.\n")
+
+
+def test_what_could_not_be_asked_is_counted_apart_and_each_state_has_its_word() -> None:
+    checks = [check("a", "unasked"), check("b", "warning")]
+
+    text = render_doctor({"host": HOST, "checks": checks}, 80)
+
+    assert "not asked" in text
+    assert text.endswith("Nothing failed, 1 note. 1 thing could not be asked.\n")
+
+
+def test_a_check_up_says_who_asked_and_why_readings_are_missing() -> None:
+    document = {
+        "host": HOST,
+        "checks": [check("a", "ok")],
+        "asked": {"by": {"user": "root"}, "service": {"user": "edgeagent"}, "root": "/"},
+        "probes": [
+            {"values": {"gpu.x.power_w": None}, "absent": {"gpu.x.power_w": "not_supported"}}
+        ],
+    }
+
+    text = render_doctor(document, 80)
+
+    assert "asked by root, the service's user is edgeagent" in text
+    assert "not_supported" in text
 
 
 json = st.recursive(
