@@ -35,7 +35,8 @@ from edgeagent.fleet.tap import Tap
 from edgeagent.publish import tls
 from edgeagent.publish.broker import Broker, checked
 
-RECEIVE_MAXIMUM = 1_000
+RECEIVE_MAXIMUM = 2_000
+"""Two batches of the collector: one is on its way while the other is written."""
 MOST_PACKET_BYTES = 1_048_576
 NOBODY_LISTENS = 0x10
 DENIED = 0x87

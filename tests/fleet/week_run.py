@@ -108,7 +108,7 @@ BROKER = Story(
     (*_often("broker ends", 0.1, 0.5), *_often("broker dies", 0.3, 0.7)),
 )
 STORM = Story("duplicate storm x3", _often("storm", 0.3, 0.5, 0.7), (0.1, 0.9))
-BACKLOG = Story("week-long backlog", away=(0.0, 1.0))
+BACKLOG = Story("backlog of the whole time", away=(0.0, 1.0))
 WEEK = Story(
     "a week: plant away for four days, everything above",
     (
