@@ -358,7 +358,8 @@ def test_importing_the_package_imports_nothing_else_of_it() -> None:
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == ["edgeagent"]
+    ours = [name for name in done.stdout.split() if name.split(".")[0] == "edgeagent"]
+    assert ours == ["edgeagent"]
 
 
 def test_every_public_name_is_there_and_no_other() -> None:
