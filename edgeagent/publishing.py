@@ -24,7 +24,7 @@ from edgeagent.errors import BusyError, ConfigError, UnreachableError, UsageErro
 from edgeagent.publish.link import Broker, PahoLink
 from edgeagent.publish.pump import Around, Manner, Pump
 from edgeagent.publish.spool import Spool, SpoolFull
-from edgeagent.publish.status import About
+from edgeagent.publish.status import About, LinkState
 from edgeagent.publish.tls import TlsFiles
 from edgeagent.publish.topics import Identity, Topics, topics
 from edgeagent.publish.wire import Command
@@ -200,8 +200,17 @@ AT_ONCE = Pace(first_s=0.0, return_s=1.0, most_s=5.0, refused_s=5.0, taken_over_
 """For somebody who waits at a terminal: one box and no fleet."""
 
 
-def flush(office: Office, patience_s: float, told: Callable[[int], None]) -> int:
-    """Deliver what is in the spool; return how many rows were left, after `patience_s` at most.
+@dataclass(frozen=True)
+class Left:
+    """What a flush could not deliver."""
+
+    rows: int
+    why: str | None = None
+    """What is known of the reason, as the rest of a sentence."""
+
+
+def flush(office: Office, patience_s: float, told: Callable[[int], None]) -> Left:
+    """Deliver what is in the spool; return what was left, after `patience_s` at most.
 
     `told` hears how many wait, once a second. Where a daemon delivers already, it is waited for.
     Raises UnreachableError when the broker was never reached, ConfigError.
@@ -209,31 +218,46 @@ def flush(office: Office, patience_s: float, told: Callable[[int], None]) -> int
     pump = pump_of(office, Ears(), AT_ONCE)
     pump.start()
     try:
-        return _wait(office, patience_s, told, lambda: _why_not(pump))
+        return _wait(office, patience_s, told, pump.state)
     finally:
         pump.stop("shutdown", 10.0)
 
 
-def _why_not(pump: Pump) -> str | None:
-    state = pump.state()
-    return state.last_error if state.generation == 0 else None
-
-
 def _wait(
-    office: Office, patience_s: float, told: Callable[[int], None], why: Callable[[], str | None]
-) -> int:
+    office: Office,
+    patience_s: float,
+    told: Callable[[int], None],
+    state: Callable[[], LinkState],
+) -> Left:
     begun = time.monotonic()
     pause = threading.Event()
+    why: str | None = None
     while True:
         left = office.spool.stats().rows
         told(left)
         if not left:
-            return 0
+            return Left(0)
+        now = state()
+        why = _why_left(now) or why  # a topic that is tried again is in no state for a moment
         if time.monotonic() - begun >= patience_s:
-            if reason := why():
-                raise UnreachableError(f"{reason}; {left} messages stay in the spool")
-            return left
+            if now.generation == 0 and now.last_error:
+                raise UnreachableError(f"{now.last_error}; {left} messages stay in the spool")
+            return Left(left, why)
         pause.wait(0.5)
+
+
+def _why_left(state: LinkState) -> str | None:
+    if state.unheard:
+        return (
+            f"nobody subscribes to {', '.join(f'{topic}/#' for topic in state.unheard)}: start the "
+            "collector (edgeagent fleet collect), or whoever is to have them, and flush again"
+        )
+    if state.unreceipted:
+        return (
+            f"{state.unreceipted} of them are with the broker, and no collector has confirmed them: "
+            "see whether it runs (edgeagent fleet collect)"
+        )
+    return state.troubles[0] if state.troubles else None
 
 
 def hand_over_folder(office: Office, folder: Path) -> list[Row]:

@@ -166,8 +166,12 @@ def run_publish(options: argparse.Namespace) -> int:
         left = publishing.flush(office, options.timeout, lambda _left: None)
     finally:
         office.close()
-    _print("everything is delivered" if not left else f"{left} messages still wait in the spool")
-    return 1 if left else 0
+    if not left.rows:
+        _print("everything is delivered")
+        return 0
+    why = f"; {left.why}" if left.why else ""
+    _print(f"{left.rows} messages still wait in the spool{why}")
+    return 1
 
 
 def _hand_over(office: Office, runs: Iterable[str]) -> None:

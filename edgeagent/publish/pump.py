@@ -589,6 +589,13 @@ class Pump:
             backlog=backlog,
             in_flight=self._window.in_flight,
             unreceipted=self._window.unreceipted(),
+            unheard=tuple(
+                sorted(
+                    self._topics.full(kind)
+                    for kind, why in self._window.resting(now_s).items()
+                    if why == "hold"
+                )
+            ),
             live_dropped=self._live_dropped,
         )
 

@@ -51,6 +51,8 @@ class LinkState:
     backlog: Backlog = Backlog()
     in_flight: int = 0
     unreceipted: int = 0
+    unheard: tuple[str, ...] = ()
+    """Topics to which nobody subscribes, so that their rows wait."""
     live_dropped: int = 0
 
 

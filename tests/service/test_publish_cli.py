@@ -100,6 +100,16 @@ def test_a_broker_that_is_away_is_a_sentence_and_nothing_is_lost(tmp_path: Path,
             assert box.cli("publish", "--flush").returncode == 0
 
 
+def test_where_nobody_subscribes_the_rest_is_explained(tmp_path: Path, run: Path) -> None:
+    with mosquitto(tmp_path / "broker") as broker, service(tmp_path) as box:
+        write_config(tmp_path, broker.port)
+        done = box.cli("publish", run, "--flush", "--timeout", 3)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].startswith(
+        "2 messages still wait in the spool; nobody subscribes to edgeagent/v1/plant7/edge-0001/r/"
+    )
+
+
 def test_without_a_broker_in_the_configuration_nothing_is_flushed(
     tmp_path: Path, run: Path
 ) -> None:
