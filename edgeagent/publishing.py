@@ -254,8 +254,8 @@ def _why_left(state: LinkState) -> str | None:
         )
     if state.unreceipted:
         return (
-            f"{state.unreceipted} of them are with the broker, and no collector has confirmed them: "
-            "see whether it runs (edgeagent fleet collect)"
+            f"the broker has {state.unreceipted} of them, and no collector has confirmed them: see "
+            "whether it runs (edgeagent fleet collect)"
         )
     return state.troubles[0] if state.troubles else None
 
