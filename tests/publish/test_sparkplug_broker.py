@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from tahutils.tahu import (  # type: ignore[import-untyped]  # because it has no
 from edgeagent.publish.sparkplug import Metric, Payload, encoded
 from edgeagent.publish.sparkplug_client import SparkplugClient
 from edgeagent.publish.sparkplug_mirror import REBIRTH, Names, node_metrics, run_metrics
+
+Known = Sequence[tuple[list[Metric], str | None]]
 
 NODE = Path(__file__).with_name("spark_node.py")
 NAMES = Names("plant7", "edge-0001")
@@ -41,8 +43,13 @@ def host(broker: Mosquitto) -> Iterator[Observer]:
 
 
 @contextmanager
-def running(port: int, folder: Path, names: Names = NAMES) -> Iterator[SparkplugClient]:
+def running(
+    port: int, folder: Path, names: Names = NAMES, known: Known = ()
+) -> Iterator[SparkplugClient]:
+    """A node that knows these readings when it is born."""
     node = client(port, names, folder)
+    for metrics, device in known:
+        node.readings(metrics, device)
     node.start()
     try:
         yield node
@@ -95,9 +102,9 @@ def state(online: bool) -> bytes:  # noqa: FBT001  # because it is the message's
 def test_a_host_sees_the_birth_the_data_and_the_death_of_a_node_that_stops(
     broker: Mosquitto, host: Observer, tmp_path: Path
 ) -> None:
-    with running(broker.port, tmp_path) as node:
-        node.readings(node_metrics("idle", {"ram_used_bytes": 5e9, "gpu_used_bytes": None}))
-        node.readings(run_metrics({"run_id": "r1", "output_tokens_per_s": 41.5}), "llamacpp")
+    own = node_metrics("idle", {"ram_used_bytes": 5e9, "gpu_used_bytes": None})
+    run = run_metrics({"run_id": "r1", "output_tokens_per_s": 41.5})
+    with running(broker.port, tmp_path, known=[(own, None), (run, "llamacpp")]) as node:
         until(lambda: of(host, "DBIRTH"), "the device is born")
         until(lambda: _moving(node, host, 6e9), "a moved value comes")
     until(lambda: of(host, "NDEATH"), "the node dies")
