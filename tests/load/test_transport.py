@@ -192,12 +192,21 @@ async def test_a_late_reader_still_learns_when_the_bytes_came() -> None:
         connection = await Connection.open(Target(*listener.getsockname()), WallOffset())
         theirs, _ = listener.accept()
     with theirs:
-        theirs.sendall(b"x")
-        time.sleep(0.1)  # noqa: ASYNC251  # because the loop must be kept from reading
-        woke_ns = time.monotonic_ns()
-        read = await connection.read()
+        deadline_ns = time.monotonic_ns() + 20_000_000_000
+        while await _late_ns(connection, theirs, 0.01) < 5_000_000:
+            # A kernel that was stamping nothing begins to a moment after the first socket asks.
+            assert time.monotonic_ns() < deadline_ns
+        late_ns = await _late_ns(connection, theirs, 0.1)
     connection.close()
-    assert read.at_ns < woke_ns - 50_000_000
+    assert late_ns > 50_000_000
+
+
+async def _late_ns(connection: Connection, theirs: socket.socket, pause_s: float) -> int:
+    """For how long a byte had been there when it was read after a pause, by its stamp."""
+    theirs.sendall(b"x")
+    time.sleep(pause_s)  # noqa: ASYNC251  # because the loop must be kept from reading
+    woke_ns = time.monotonic_ns()
+    return woke_ns - (await connection.read()).at_ns
 
 
 async def test_a_socket_without_kernel_stamps_falls_back_to_the_monotonic_clock() -> None:
