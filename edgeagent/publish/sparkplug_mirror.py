@@ -165,8 +165,12 @@ class Mirror:
         return self._rebirth_if_due(now_ms) or self._news(device, now_ms)
 
     def gone(self, device: str, now_ms: int) -> list[Action]:
-        """A device is no more."""
+        """A device is no more; one that comes under its name has none of its past."""
         self._known.pop(device, None)
+        past = [kept for kept in self._history if kept[0] != device]
+        self._history.clear()
+        self._history.extend(past)
+        self._kept = {key: metric for key, metric in self._kept.items() if key[0] != device}
         if self._shown.pop(device, None) is None:
             return []
         payload = Payload(now_ms, (), self._next_seq())

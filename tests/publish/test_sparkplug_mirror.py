@@ -332,6 +332,19 @@ def test_without_a_primary_host_no_past_is_kept() -> None:
     assert kinds(mirror.connected(0, 2000)) == ["NBIRTH"]
 
 
+def test_a_device_that_comes_again_has_none_of_the_past_of_the_one_before() -> None:
+    mirror = Mirror(HOSTED)
+    mirror.readings([gauge("d0", 0.0)], 0, "vllm")
+    mirror.gone("vllm", 0)
+    mirror.readings([gauge("d1", 1.0)], 0, "vllm")
+    mirror.connected(1, 0)
+    host = _Host()
+    host.forget(1)
+    for action in mirror.received(STATE, state(online=True, ts=0), 0):
+        host.take(action)
+    assert host.known["vllm"] == {"d1"}
+
+
 # ------------------------------------------------------------------------------- whatever happens
 
 HAPPENED = st.lists(
