@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgeagent.core.canonical import canonical, digest
+from edgeagent.credentials import FOLDER_VARIABLE, is_credential
 from edgeagent.errors import UsageError
 
 if TYPE_CHECKING:  # because it takes megabytes that an agent which only measures does not need
@@ -35,8 +36,6 @@ if TYPE_CHECKING:  # because it takes megabytes that an agent which only measure
 
 SIGNATURE_SCHEMA = "edgeagent.signature/1"
 ALGORITHM = "ed25519"
-CREDENTIALS = "CREDENTIALS_DIRECTORY"
-"""Where systemd puts what LoadCredential= names."""
 
 _STATED = ("schema", "algorithm", "public_key", "key_id", "digest", "signed_at")
 _ED25519 = bytes.fromhex("06032b6570")
@@ -114,7 +113,7 @@ def new_pair(path: Path, existing: Literal["refuse", "keep_aside"] = "refuse") -
 def find_key(name: str, environ: Mapping[str, str] | None = None) -> Path:
     """The file behind `--sign NAME`: a path, or the name of a systemd credential."""
     env = os.environ if environ is None else environ
-    path, folder = Path(name), env.get(CREDENTIALS)
+    path, folder = Path(name), env.get(FOLDER_VARIABLE)
     if folder and os.sep not in name and not path.exists() and (Path(folder) / name).exists():
         return Path(folder) / name
     return path
@@ -337,18 +336,12 @@ def _read_private(path: Path, environ: Mapping[str, str] | None = None) -> bytes
             f"the signing key {path} could not be read ({_why(error)}): make one by edgeagent "
             f"keys new --out {path}"
         ) from error
-    if mode & _OTHERS and not _is_credential(path, environ):
+    if mode & _OTHERS and not is_credential(path, os.environ if environ is None else environ):
         raise UsageError(
             f"the signing key {path} can be read by others (mode {stat.S_IMODE(mode):04o}), so it "
             f"proves nothing: chmod 600 {path}, and make a new one if others may have copied it"
         )
     return text
-
-
-def _is_credential(path: Path, environ: Mapping[str, str] | None) -> bool:
-    """Whether systemd keeps it: its access lists look like a group's right to read."""
-    folder = (os.environ if environ is None else environ).get(CREDENTIALS)
-    return bool(folder) and path.resolve().parent == Path(str(folder)).resolve()
 
 
 def _der(path: Path, text: bytes, label: str) -> bytes:

@@ -19,6 +19,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Literal
 
+from edgeagent.credentials import is_credential
 from edgeagent.errors import ConfigError
 
 CREDENTIAL = "credential:"
@@ -87,18 +88,12 @@ def checked_secret(name: str, what: str) -> Path:
         mode = path.stat().st_mode
     except OSError as error:
         raise ConfigError(f"{what} {path} cannot be read: {_plain(error)}") from error
-    if mode & _OTHERS_MAY_READ and not _is_credential(path):
+    if mode & _OTHERS_MAY_READ and not is_credential(path, os.environ):
         raise ConfigError(
             f"{what} {path} may be read by others (mode {stat.S_IMODE(mode):04o}); "
             f"run chmod 0400 {path}"
         )
     return path
-
-
-def _is_credential(path: Path) -> bool:
-    """Whether systemd keeps it: an access list's mask looks like a group's right to read."""
-    folder = os.environ.get("CREDENTIALS_DIRECTORY")
-    return bool(folder) and path.resolve().parent == Path(str(folder)).resolve()
 
 
 def read_secret(name: str, what: str) -> Secret:

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+import pytest
+
 _PATIENCE_S = 120.0
 """For a machine that is busy with something else; nothing here takes a tenth of it otherwise."""
 
@@ -223,3 +225,14 @@ def _complaint(method: str, params: dict[str, Any]) -> str | None:
     if method == "Log.entryAdded" and params["entry"]["level"] in {"error", "warning"}:
         return str(params["entry"]["text"])
     return None
+
+
+def tool(name: str) -> Path:
+    """A tool's path; without it the tests are skipped, or fail where they are required."""
+    value = os.environ.get(name)
+    if value and Path(value).is_file():
+        return Path(value)
+    reason = f"{name} names no file: scripts/test sets it (scripts/browser_tools.sh)"
+    if os.environ.get("EDGEAGENT_REQUIRE_BROWSER") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pytest
 from fleet_made import NOW_MS, BoxMade, boxes, one_healthy, stored
-from headless import Browser, Page
+from headless import Browser, Page, tool
 
 from edgeagent.fleet import views
 from edgeagent.fleet.queries import Chosen
@@ -23,26 +23,15 @@ _MOST_ROWS = 40
 Scheme = Literal["light", "dark"]
 
 
-def _tool(name: str) -> Path:
-    """A tool's path; without it the tests are skipped, or fail where they are required."""
-    value = os.environ.get(name)
-    if value and Path(value).is_file():
-        return Path(value)
-    reason = f"{name} names no file: scripts/test sets it (scripts/browser_tools.sh)"
-    if os.environ.get("EDGEAGENT_REQUIRE_BROWSER") == "1":
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with Browser(_tool("EDGEAGENT_TEST_CHROMIUM")) as running:
+    with Browser(tool("EDGEAGENT_TEST_CHROMIUM")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    return _tool("EDGEAGENT_TEST_AXE").read_text(encoding="utf-8")
+    return tool("EDGEAGENT_TEST_AXE").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 import sheet_documents as results
-from headless import Browser, Page
+from headless import Browser, Page, tool
 
 from edgeagent.report.plots import plots
 from edgeagent.report.sheet import How, RunHow, sheet_html
@@ -22,26 +22,15 @@ _HOW = How((RunHow(command="edgeagent sweep compare.toml --out runs/a"),), agent
 Scheme = Literal["light", "dark"]
 
 
-def _tool(name: str) -> Path:
-    """A tool's path; without it the tests are skipped, or fail where they are required."""
-    value = os.environ.get(name)
-    if value and Path(value).is_file():
-        return Path(value)
-    reason = f"{name} names no file: scripts/test sets it (scripts/browser_tools.sh)"
-    if os.environ.get("EDGEAGENT_REQUIRE_BROWSER") == "1":
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with Browser(_tool("EDGEAGENT_TEST_CHROMIUM")) as running:
+    with Browser(tool("EDGEAGENT_TEST_CHROMIUM")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    return _tool("EDGEAGENT_TEST_AXE").read_text(encoding="utf-8")
+    return tool("EDGEAGENT_TEST_AXE").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)

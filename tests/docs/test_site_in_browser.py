@@ -7,27 +7,16 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from headless import Browser, Page
+from headless import Browser, Page, tool
 
 LOOKS = (("index.html", 1280), ("index.html", 400), ("mqtt.html", 400), ("reference/cli.html", 400))
 """Pages, and how wide the window is: tables, code and pictures are what does not fit."""
 
 
-def _tool(name: str) -> Path:
-    """A tool's path; without it the tests are skipped, or fail where they are required."""
-    value = os.environ.get(name)
-    if value and Path(value).is_file():
-        return Path(value)
-    reason = f"{name} names no file: scripts/test sets it (scripts/browser_tools.sh)"
-    if os.environ.get("EDGEAGENT_REQUIRE_BROWSER") == "1":
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_page_is_quiet_and_fits(site: Path, scheme: Literal["light", "dark"]) -> None:
     # a browser of its own for each, since a page remembers how it was looked at
-    with Browser(_tool("EDGEAGENT_TEST_CHROMIUM")) as browser:
+    with Browser(tool("EDGEAGENT_TEST_CHROMIUM")) as browser:
         for name, width in LOOKS:
             _looked_at(browser, site / name, width, scheme)
 
@@ -44,7 +33,7 @@ def _looked_at(browser: Browser, file: Path, width: int, scheme: Literal["light"
 
 def test_search_works_without_a_server(site: Path) -> None:
     with (
-        Browser(_tool("EDGEAGENT_TEST_CHROMIUM")) as browser,
+        Browser(tool("EDGEAGENT_TEST_CHROMIUM")) as browser,
         browser.open(site / "index.html", 1280) as page,
     ):
         assert _hits(page, "watermark") > 0

@@ -3,12 +3,11 @@
 import json
 import random
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
-from store_places import Fresh, fresh_databases, message, minute
+from store_places import Fresh, message, minute
 
 from edgeagent.errors import BusyError, UsageError
 from edgeagent.fleet import migrations
@@ -28,21 +27,6 @@ from edgeagent.fleet.store import (
     shown,
 )
 from edgeagent.fleet.store_hours import HOUR_MS, RIPE_MS
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def databases(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Fresh]:
-    with fresh_databases(request.param, tmp_path_factory.mktemp("stores")) as fresh:
-        yield fresh
-
-
-@pytest.fixture
-def store(databases: Fresh) -> Iterator[Store]:
-    with closing(open_store(databases(), "collect")) as made:
-        yield made
-
 
 R, M = ("edge-1", "e1", "R"), ("edge-1", "e1", "M")
 

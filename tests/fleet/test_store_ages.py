@@ -1,11 +1,9 @@
 """What is too old goes, also of boxes that say nothing any more, and not a day before."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-from store_places import Fresh, fresh_databases, minute
+from store_places import minute
 
 from edgeagent.fleet import store_hours
 from edgeagent.fleet.store import Batch, HourMark, Store, TelemetryRow, UnclearRow, open_store
@@ -14,20 +12,6 @@ from edgeagent.fleet.store_hours import HOUR_MS, HOURS_KEPT_MS
 DAY_MS = 86_400_000
 KEEP_MS = 60 * DAY_MS
 MINUTE_MS = 60_000
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def databases(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Fresh]:
-    with fresh_databases(request.param, tmp_path_factory.mktemp("stores")) as fresh:
-        yield fresh
-
-
-@pytest.fixture
-def store(databases: Fresh) -> Iterator[Store]:
-    with closing(open_store(databases(), "collect")) as made:
-        yield made
 
 
 def _minutes(seqs: range, node: str, **changes: object) -> list[TelemetryRow]:

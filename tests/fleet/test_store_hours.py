@@ -1,32 +1,14 @@
 """Hours outlive their minutes, however late they are summed up and whatever comes afterwards."""
 
-from collections.abc import Iterator
-from contextlib import closing
+from store_places import minute
 
-import pytest
-from store_places import Fresh, fresh_databases, minute
-
-from edgeagent.fleet.store import Batch, HourMark, Store, TelemetryRow, open_store
+from edgeagent.fleet.store import Batch, HourMark, Store, TelemetryRow
 from edgeagent.fleet.store_hours import HOUR_MS
 
 DAY_MS = 86_400_000
 KEEP_MS = 60 * DAY_MS
 OLD_MS = 10 * HOUR_MS
 LATE_MS = OLD_MS + 2 * KEEP_MS
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def databases(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Fresh]:
-    with fresh_databases(request.param, tmp_path_factory.mktemp("stores")) as fresh:
-        yield fresh
-
-
-@pytest.fixture
-def store(databases: Fresh) -> Iterator[Store]:
-    with closing(open_store(databases(), "collect")) as made:
-        yield made
 
 
 def _minutes(first: int, last: int, rx_ms: int) -> list[TelemetryRow]:

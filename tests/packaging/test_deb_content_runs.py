@@ -13,12 +13,9 @@ from pathlib import Path
 
 import nvml_library
 import pytest
+from small_sweep import SMALL
 
 pytestmark = pytest.mark.timeout(1800)  # the first test of a session waits for the packages
-
-SMALL = ("--concurrency", "1", "--requests", "4", "--repeats", "1", "--warmup", "1",
-         "--memory-repeats", "0", "--canary", "0", "--prefix-cache", "off", "--prefix-tokens", "48",
-         "--prompt-tokens", "16", "--output-tokens", "8")  # fmt: skip
 
 
 def run(

@@ -10,11 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from small_sweep import SMALL
 
 ROOT = Path(__file__).parents[2]
-SMALL = ("--concurrency", "1", "--requests", "4", "--repeats", "1", "--warmup", "1",
-         "--memory-repeats", "0", "--canary", "0", "--prefix-cache", "off", "--prefix-tokens", "48",
-         "--prompt-tokens", "16", "--output-tokens", "8")  # fmt: skip
 
 
 def oldest_python() -> str:
